@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from bench import Row
-from memkit.tracing.trace import trace_memory
 from stepscope.allocator.trace_replay import replay_trace
+from stepscope.tracing.trace import trace_script
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from cs336_model import MEDIUM, training
@@ -27,7 +27,7 @@ def run() -> list[Row]:
         spent = []
         for _ in range(ROUNDS):
             start = time.process_time()
-            timeline = trace_memory(program, steps=2)
+            timeline = trace_script(program, steps=2)
             traced = time.process_time()
             result = replay_trace(timeline, compute_capability=(8, 0))
             spent.append((time.process_time() - start, time.process_time() - traced))

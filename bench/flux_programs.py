@@ -1,4 +1,4 @@
-"""The program of PEFT's method comparison on FLUX.2-klein-base-4B, in our own words, for ``trace_memory``.
+"""The program of PEFT's method comparison on FLUX.2-klein-base-4B, in our own words, for ``trace_script``.
 
 Two images of 512 × 512, whose latents and prompts were computed before: they and DINOv2, which judges images between,
 stand on the card beside the transformer; text encoder and autoencoder are in the host's memory. Weights are bf16,
@@ -18,8 +18,8 @@ import torch
 
 from bench.peft_programs import L40S, optimizer_of
 from bench.public_programs import with_torchvision_operators
-from memkit import trace_memory
 from memkit.hardware.workspaces import workspace_bytes
+from stepscope import trace_script
 from stepscope.allocator.caching import CachingAllocator
 from stepscope.allocator.replays import Player
 
@@ -101,7 +101,7 @@ def in_place(tokens: torch.Tensor) -> torch.Tensor:
 def reserved_bytes(row: dict[str, str]) -> int:
     """The greatest reserved bytes of a row's steps; what building the model takes is gone before them."""
     adapter = json.loads(row["peft_config"]) if row["peft_config"] else None
-    trace = trace_memory(build(json.loads(row["train_config"]), adapter), steps=STEPS)
+    trace = trace_script(build(json.loads(row["train_config"]), adapter), steps=STEPS)
     allocator, step = CachingAllocator(), None
     player = Player(allocator, workspace_bytes(L40S))
     for event in trace.events:

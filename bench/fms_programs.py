@@ -1,4 +1,4 @@
-"""The program of fms-acceleration's benchmark, written again in our own words, for ``trace_memory``.
+"""The program of fms-acceleration's benchmark, written again in our own words, for ``trace_script``.
 
 A Llama of Hugging Face under its Trainer: bf16 weights, packed batches of 4,096 tokens, reentrant checkpoints,
 flash-attention 2, gradients clipped, torch's AdamW. What a row may choose: LoRA and its 4-bit base, autocast
@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from memkit import ModelConfig
+from stepscope.setup.experts import num_experts_of
 
 Build = Callable[[], Callable[[], object]]
 SEQ_LEN = 4096
@@ -341,7 +342,7 @@ class Block(nn.Module):
         model, self.program = program.model, program
         h, heads, kv, inner = model.hidden_size, model.query_size, model.kv_size, model.intermediate_size
         mlp = {"gate": (h, inner), "up": (h, inner), "down": (inner, h)}
-        sizes = {"q": (h, heads), "k": (h, kv), "v": (h, kv), "o": (heads, h), **({} if model.num_experts else mlp)}
+        sizes = {"q": (h, heads), "k": (h, kv), "v": (h, kv), "o": (heads, h), **({} if num_experts_of(model) else mlp)}
         has_biases = dict.fromkeys("qkv", model.has_qkv_bias) | {"o": model.has_output_bias}
         has_biases |= dict.fromkeys(("gate", "up", "down"), model.has_mlp_bias)
         self.products = nn.ModuleDict()
@@ -355,7 +356,7 @@ class Block(nn.Module):
                 base = Adapted(base, inputs, outputs, program)
             self.products[name] = base
         self.before, self.between = Norm(program), Norm(program)
-        self.experts = Experts(program) if model.num_experts else None
+        self.experts = Experts(program) if num_experts_of(model) else None
 
     def forward(self, x, cos, sin):
         program, model, products = self.program, self.program.model, self.products

@@ -1,4 +1,4 @@
-"""The plain torch twins of Liger's benchmark, written again in our own words, for ``trace_memory``.
+"""The plain torch twins of Liger's benchmark, written again in our own words, for ``trace_script``.
 
 Each of Liger's kernels is measured beside a plain module that does the same, by ``max_memory_allocated`` of ten
 iterations; the median is published. A program here makes what the benchmark's ``bench_memory_...`` makes (often both
@@ -16,8 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from memkit import trace_memory
-from stepscope import replay_trace
+from stepscope import replay_trace, trace_script
 
 CARDS = {
     "NVIDIA A100-SXM4-80GB": (8, 0), "NVIDIA GeForce RTX 3090": (8, 6), "NVIDIA GeForce RTX 4090": (8, 9),
@@ -393,5 +392,5 @@ def peak_bytes(row: dict[str, str]) -> int:
     def build():
         return PROGRAMS[kernel](config, row["kernel_operation_mode"], dtype, which)
 
-    replay = replay_trace(trace_memory(build, steps=STEPS), compute_capability=CARDS[row["gpu_name"]])
+    replay = replay_trace(trace_script(build, steps=STEPS), compute_capability=CARDS[row["gpu_name"]])
     return replay.timeline.for_step(STEPS).peak_bytes

@@ -15,17 +15,17 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from bench import flux_programs, liger_programs
 from bench.fms_programs import SEQ_LEN, TARGETS, Program, build, build_on_ranks
 from bench.peft_programs import FITTED_ON, reserved_bytes
 from book.many_cards import ManyCardRun
-from memkit import count_parameters, trace_memory
+from memkit import count_parameters
 from memkit.hardware.workspaces import training_workspace_bytes
 from memkit.setup.models import LLAMA_2_70B, LLAMA_3_8B, MISTRAL_7B, llama_config
-from stepscope import replay_trace
+from stepscope import replay_trace, trace_script
+from stepscope.setup.experts import experts_config, num_experts_of
 
 A100 = {"compute_capability": (8, 0), "torch_version": "2.4.1"}
 TRAINED_BYTES_OF_BATCH = 3 * 8
@@ -34,7 +34,7 @@ POWERLM_3B = llama_config(
     "PowerLM-3b", 40, 2304, 36, 36, 9216, 49152, 4096,
     ties_embeddings=True, has_qkv_bias=True, has_output_bias=True, has_mlp_bias=True,
 )
-MIXTRAL_8X7B = replace(
+MIXTRAL_8X7B = experts_config(
     MISTRAL_7B, name="Mixtral-8x7B", num_experts=8, experts_per_token=2, expert_size=MISTRAL_7B.intermediate_size
 )
 MODELS = {
@@ -127,10 +127,10 @@ def is_true(word: str) -> bool:
 def predict(program: Program) -> tuple[int, int]:
     """Allocated bytes at the peak and at rest, of the fullest card."""
     if program.num_ranks == 1:
-        replay = replay_trace(trace_memory(build(program), steps=2), **A100)
+        replay = replay_trace(trace_script(build(program), steps=2), **A100)
         return replay.peak_allocated_bytes, replay.timeline.instants[-1].total_bytes
     standing, rest, updating = shares(program)
-    replay = replay_trace(trace_memory(build_on_ranks(program, standing), steps=2), **A100)
+    replay = replay_trace(trace_script(build_on_ranks(program, standing), steps=2), **A100)
     always = training_workspace_bytes(A100["compute_capability"])
     always += TRAINED_BYTES_OF_BATCH * program.batch * SEQ_LEN
     return max(replay.peak_allocated_bytes, updating + always), rest + always
@@ -148,8 +148,8 @@ def shares(program: Program) -> tuple[int, int, int]:
         standing, rest = weights + moments, weights + gradients + moments
         return tuple(each * total // ranks for each in (standing, rest, rest + temporary))
     h, query, kv, inner = model.hidden_size, model.query_size, model.kv_size, model.intermediate_size
-    experts = max(1, model.num_experts)  # of which the router is one product more, which GPTQ leaves in 16 bits
-    routers = h * model.num_experts if program.base == "nf4" else 0
+    experts = max(1, num_experts_of(model))  # of which the router is one product more, which GPTQ leaves in 16 bits
+    routers = h * num_experts_of(model) if program.base == "nf4" else 0
     products = model.num_layers * (2 * h * query + 2 * h * kv + 3 * h * inner * experts + routers)
     adapters = model.num_layers * program.rank * (2 * (h + query) + 2 * (h + kv))
     base = 2 * total // ranks

@@ -1,4 +1,4 @@
-"""The program of PEFT's method comparison on Llama-3.2-3B, written again in our own words, for ``trace_memory``.
+"""The program of PEFT's method comparison on Llama-3.2-3B, written again in our own words, for ``trace_script``.
 
 Batches of four lines, padded to the longest, bf16 weights and float32 adapters, no recomputation, AdamW. Outputs, loss,
 batch and gradients of a step live until the next step replaces them; the outputs hold the logits and, since the cache
@@ -17,8 +17,8 @@ from collections.abc import Callable
 import torch
 
 from bench.public_programs import TRANSFORMERS, with_torchvision_operators
-from memkit import trace_memory
 from memkit.hardware.workspaces import workspace_bytes
+from stepscope import trace_script
 from stepscope.allocator.caching import CachingAllocator
 from stepscope.allocator.replays import Player
 
@@ -86,7 +86,7 @@ def optimizer_of(model, train: dict):
 def reserved_bytes(row: dict[str, str], lengths: tuple[int, ...] = LENGTHS) -> int:
     """The greatest reserved bytes of a row's three steps."""
     adapter = json.loads(row["peft_config"]) if row["peft_config"] else None
-    trace = trace_memory(build(json.loads(row["train_config"]), adapter, lengths), steps=len(lengths))
+    trace = trace_script(build(json.loads(row["train_config"]), adapter, lengths), steps=len(lengths))
     allocator, step = CachingAllocator(), None
     player = Player(allocator, workspace_bytes(L40S))
     for event in trace.events:

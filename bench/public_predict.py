@@ -19,8 +19,7 @@ from bench import public_programs as programs
 from bench.many_cards import predicted_rows
 from book.many_cards import store_many_cards
 from book.public_runs import FILE, Prediction, PublicRun, load_public_runs, store_public_runs
-from memkit import trace_memory
-from stepscope import replay_trace
+from stepscope import replay_trace, trace_script
 
 FULL, SHORTER = programs.FULL_LENGTH, (60, 100)
 LENGTHS = (
@@ -61,7 +60,7 @@ def predict(run: PublicRun) -> Prediction:
 
 
 def _replayed(run: PublicRun, build, steps: int) -> Prediction:
-    replay = replay_trace(trace_memory(build, steps=steps), **CARDS[run.card])
+    replay = replay_trace(trace_script(build, steps=steps), **CARDS[run.card])
     reserved, allocated = replay.peak_reserved_bytes, replay.peak_allocated_bytes
     if run.set == "CS336 on a B200":
         allocated = replay.timeline.for_step(steps).peak_bytes  # its counters were reset before the last step

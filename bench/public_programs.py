@@ -1,4 +1,4 @@
-"""The programs of other people's GPU runs, written again in our own words, for ``trace_memory``.
+"""The programs of other people's GPU runs, written again in our own words, for ``trace_script``.
 
 Five programs with published measurements, and what each keeps alive, because that decides the peak:
 

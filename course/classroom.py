@@ -4,7 +4,7 @@
 
 Three ways, the safest first. MIG cuts the card in hardware. MPS runs all processes through one server that refuses
 what is above a limit. A fraction is a promise that each process makes to itself. What a chapter needs is what its
-title says; a share must hold that beside CUDA's context, by the rule of ``memkit.fitting.room``.
+title says; a share must hold that beside CUDA's context, by the rule of ``memkit.hardware.fit``.
 
 Source: NVIDIA Multi-Instance GPU user guide, r580, "Supported MIG Profiles"; profile names of H100 NVL, H200 and
 B200 as ``nvidia-smi mig -lgip`` lists them in NVIDIA/mig-parted pulls 101 and 166 and issue 120; NVIDIA Multi-Process

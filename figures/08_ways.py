@@ -2,17 +2,17 @@
 
 from pathlib import Path
 
+from memkit.formula.estimate import second_step
 from memkit.hardware.cards import CARDS
 from memkit.pictures.timeline import choices_figure
 from memkit.setup.models import LLAMA_2_7B
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
-from memkit.setup.training import TrainingSetup
-from stepscope.fitting.step import second_step
 from stepscope.setup.adapters import AdapterConfig
+from stepscope.setup.job import Job
 from stepscope.widgets.adapter_explorer import WAYS, in_this_way
 
 fused = OptimizerConfig(implementation="fused")
-full = TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16, optimizer=fused, micro_batch_size=4, seq_len=2048)
+full = Job(model=LLAMA_2_7B, precision=PURE_BF16, optimizer=fused, micro_batch_size=4, seq_len=2048)
 peaks = {name: second_step(in_this_way(full, AdapterConfig(), *way)).peak for name, way in WAYS.items()}
 picture = choices_figure(
     peaks, "Six ways to fine-tune Llama-2-7B",

@@ -1,43 +1,41 @@
 """Where the bytes go when a neural network trains: formula, trace and measurement of one training step.
 
+The kit of the book's chapters 00 to 06. What other people's programs need beside it (their scripts, plans, ranks,
+adapters, recordings) is ``stepscope``, which imports this package and is never imported by it.
+
 Reading order, from the bottom; a room imports only what stands above it here, and says in its own first lines what
 it holds and in which order to read it:
 
 - ``units``: bytes, counts and ratios as text; the only division
-- ``kinds``: arguments held against their annotations
 - ``events``: what happens to memory: blocks are allocated and freed
 - ``timeline``: the one type of the book: what is in memory at named instants, and the events in between
 - ``formats``: number formats: decoding, rounding, blocks
 - ``setup``: what is trained, and how
-- ``hardware``: what it runs on
-- ``allocator``: CUDA's caching allocator, snapshots and their replay
+- ``hardware``: what it runs on, and whether it fits there
 - ``formula``: the first column, the step on paper
 - ``low_precision``: training in 16 and 8 bits
 - ``program``: the step in PyTorch
 - ``tracing``: the second column, the step without data
 - ``measuring``: the third column, the step on the machine
 - ``recomputation``: what running twice keeps and costs
-- ``sharding``: one rank of many on paper
-- ``fitting``: advice, diagnosis and plans
+- ``fitting``: a batch in tokens, cut for a card
 - ``pictures``: charts as text
 - ``widgets``: ipywidgets
-- ``tool``: the command line
 
 To take the package over, read these ten files first, in this order. They make the three columns:
 
 1. ``events.py``: what happens to memory
 2. ``timeline.py``: the type that all three columns return
 3. ``setup/training.py``: what is trained
-4. ``formula/paper.py``: tensors without values, whose births and deaths Python counts
-5. ``formula/layers.py``: linear, norm, dropout and activation functions on paper
-6. ``formula/forward.py``: the whole forward on paper
+4. ``formula/operations.py``: a forward as a list: what each operation reads, makes and keeps
+5. ``formula/model.py``: the list of a GPT-2 or a Llama
+6. ``formula/liveness.py``: a walk through the list: when every byte comes and goes
 7. ``formula/estimate.py``: the first column
 8. ``program/transformer.py``: the same model in PyTorch
 9. ``tracing/trace.py``: the second column
 10. ``measuring/measure.py``: the third column
 
-Four more are worth opening on the way: ``formula/attention.py`` and ``formula/backward.py``, which forward and estimate
-build on, and ``program/doors.py`` and ``program/log.py``, which trace and measurement share.
+Two more are worth opening on the way: ``program/doors.py`` and ``program/log.py``, which trace and measurement share.
 
 The names below are the front door: what a reader imports, loaded when it is used. ``import memkit`` itself
 loads neither torch nor numpy nor matplotlib nor ipywidgets.

@@ -14,77 +14,40 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from random_setups import random_setup
 
 from memkit.formula.estimate import estimate_memory
-from memkit.setup.models import GPT2, ModelConfig
-from memkit.setup.recipes import IMPLEMENTATIONS, PRECISIONS, TORCH_PRECISIONS, OptimizerConfig
 from memkit.setup.strategies import all_strategies
-from memkit.setup.training import ATTENTIONS, RECOMPUTATIONS, TrainingSetup
 from memkit.tracing.trace import trace_memory
 from stepscope.program.job import job_build
-from stepscope.setup.experts import experts_config
-from stepscope.setup.job import as_job
+from stepscope.setup.experts import experts_config, num_experts_of
+from stepscope.setup.job import Job, as_job
 from stepscope.setup.optimizers import OPTIMIZERS
-
-DRAWN = ("SGD", "SGD momentum", "AdamW", "Adafactor")
-
-
-def random_model(r: random.Random, seq_len: int) -> ModelConfig:
-    """GPT-2, Llama or a mixture of both, up to 3 layers."""
-    heads, head_dim = r.choice((1, 2, 4, 8, 12, 16, 20)), r.choice((32, 40, 64, 64, 64, 80, 128, 264))
-    family, choices = r.choice(("GPT-2", "Llama", "mixed")), {}
-    if family == "GPT-2":
-        choices = dict(GPT2)
-    if family == "mixed":
-        choices = {name: r.choice((value, False)) for name, value in GPT2.items() if value is True}
-        choices |= {"norm": r.choice(("layernorm", "rmsnorm")), "mlp": r.choice(("gelu", "swiglu"))}
-        choices |= {"position": r.choice(("learned", "rotary"))}
-    if family != "GPT-2":
-        choices["num_kv_heads"] = r.choice([n for n in range(1, heads + 1) if heads % n == 0])
-        choices["intermediate_size"] = r.choice((0, 8 * r.randint(1, 300), r.randint(1, 3000)))
-    return ModelConfig(
-        name=family, num_layers=r.choice((1, 1, 1, 1, 1, 2, 2, 3)), num_heads=heads, head_dim=head_dim,
-        hidden_size=heads * head_dim,
-        vocab_size=r.choice((100, 8192, 32000, r.randint(2, 60000))), max_seq_len=seq_len + r.choice((0, 100)),
-        **choices,
-    )
+from stepscope.tracing.trace import trace_script
 
 
-def random_setup(r: random.Random) -> TrainingSetup:
-    """A setup that torch can run, on CUDA.
-
-    Raises: ValueError: heads that no kernel takes.
-    """
-    seq_len = r.choice((1, 7, 64, 128 * r.randint(1, 12), r.randint(1, 2000)))
-    name = r.choice(DRAWN)
-    how = r.choice([way for way in IMPLEMENTATIONS if name != "Adafactor" or way == "for-loop"])
-    return TrainingSetup(
-        model=random_model(r, seq_len), precision=PRECISIONS[r.choice(TORCH_PRECISIONS)],
-        optimizer=OptimizerConfig(record=OPTIMIZERS[name], implementation=how), seq_len=seq_len,
-        micro_batch_size=r.choice((1, 1, 2, 3, 4, 8)), grad_accum_steps=r.choice((1, 1, 1, 2, 3)),
-        attention=r.choice(ATTENTIONS), recomputation=r.choice(list(RECOMPUTATIONS)), dropout=r.choice((0.0, 0.1)),
-        uses_fused_norm=r.random() < 0.7, upcasts_logits=r.random() < 0.3,
-        sets_grads_to_none=r.random() < 0.8,
-    )
+def random_job(r: random.Random) -> Job:
+    """A ``random_setup`` as a job, with any of the optimizers that are drawn."""
+    return as_job(random_setup(r, OPTIMIZERS))
 
 
-def with_experts(r: random.Random, setup: TrainingSetup) -> TrainingSetup:
+def with_experts(r: random.Random, setup: Job) -> Job:
     """The same with experts in some blocks or in all, maybe norms on queries and keys, and any recomputation."""
     num_layers, num_experts = r.choice((1, 2, 3, 5)), r.randint(1, 40)
-    dense = replace(
-        setup.model, num_layers=num_layers, has_qk_norm=setup.model.norm == "rmsnorm" and not setup.model.fuses_qkv,
-    )
+    has_qk_norm = setup.model.norm == "rmsnorm" and not setup.model.fuses_qkv
     model = experts_config(
-        dense, num_experts=num_experts, experts_per_token=r.randint(1, min(num_experts, 8)),
-        expert_size=8 * r.randint(1, 60), dense_layers=r.choice(((), (0,), tuple(range(0, num_layers, 2)))),
+        replace(setup.model, num_layers=num_layers, has_qk_norm=has_qk_norm),
+        num_experts=num_experts, experts_per_token=r.randint(1, min(num_experts, 8)), expert_size=8 * r.randint(1, 60),
+        dense_layers=r.choice(((), (0,), tuple(range(0, num_layers, 2)))),
     )
     strategies = [one for one in all_strategies(num_layers) if one.scope != "host" and not one.is_reentrant]
     return replace(setup, model=model, recomputation=r.choice(strategies))
 
 
-def judged(setup: TrainingSetup, steps: int = 2) -> dict:
+def judged(setup: Job, steps: int = 2) -> dict:
     """How many instants there are and are equal, both peaks and, where they differ, the widest difference."""
-    estimated, traced = estimate_memory(setup, steps), trace_memory(job_build(as_job(setup)), steps=steps)
+    trace = trace_script if num_experts_of(setup.model) else trace_memory  # experts are more than the kit traces
+    estimated, traced = estimate_memory(setup, steps), trace(job_build(setup), steps=steps)
     pairs = [(e, traced.at(e.name, e.step, e.micro_batch)) for e in estimated.instants]
     wrong = [(e, t) for e, t in pairs if e != t]
     peaks = [max(instant.total_bytes for instant in column) for column in zip(*pairs, strict=True)]
@@ -111,7 +74,7 @@ def main() -> None:
         record["drawn"] = number + 1
         r = random.Random(f"{record['seed']} {number}")
         try:
-            setup = with_experts(r, random_setup(r)) if asked.experts else random_setup(r)
+            setup = with_experts(r, random_job(r)) if asked.experts else random_job(r)
         except ValueError:
             continue
         found = judged(setup, steps=1 + (number % 4 == 0))

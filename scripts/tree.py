@@ -1,4 +1,4 @@
-"""Write the tree of memkit's rooms, with their sizes, into CONTRIBUTING.md: ``python scripts/tree.py``."""
+"""Write the trees of both packages' rooms, with their sizes, into CONTRIBUTING.md: ``python scripts/tree.py``."""
 
 import ast
 import re
@@ -18,7 +18,7 @@ def num_lines(*paths: Path) -> int:
 def tree(package: Path) -> str:
     """A line a room: its name, its lines to the nearest hundred, and what the package's docstring says of it."""
     docstring = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8")))
-    rows = [("memkit/", package, "")]
+    rows = [(f"{package.name}/", package, "")]
     for room, what in re.findall(r"^- ``(\w+)``: (.+)$", docstring, re.MULTILINE):
         path = package / room if (package / room).is_dir() else package / f"{room}.py"
         rows.append((f"  {path.name}{'/' if path.is_dir() else ''}", path, what))
@@ -29,6 +29,7 @@ def tree(package: Path) -> str:
 
 if __name__ == "__main__":
     page = ROOT / "CONTRIBUTING.md"
-    text, count = BLOCK.subn(tree(ROOT / "memkit"), page.read_text(encoding="utf-8"))
+    trees = "".join(tree(ROOT / name) for name in ("memkit", "stepscope"))
+    text, count = BLOCK.subn(trees, page.read_text(encoding="utf-8"))
     page.write_text(text, encoding="utf-8")
     sys.exit(count != 1)

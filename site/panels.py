@@ -128,7 +128,7 @@ def packed(files: dict[str, bytes]) -> bytes:
 def book(root: Path) -> bytes:
     """The part of the book that runs without torch, and what the page's worker calls."""
     files = [file for name in PACKAGES for file in (root / name).rglob("*")]
-    files = [file for file in files if file.suffix in (".py", ".pyi", ".json", ".txt")]
+    files = [file for file in files if file.suffix in (".py", ".pyi", ".csv", ".json")]
     files = [file for file in files if file.relative_to(root).parts[1] not in LEFT_OUT]
     exercises = [
         path for path in (root / "book" / "exercises").glob("*.py") if not path.stem.startswith("chapter_")

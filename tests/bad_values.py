@@ -20,11 +20,11 @@ VALID = {
 }
 
 
-def _bad(record: type, *shows: str, **fields):
+def _bad(kind: type, /, *shows: str, **fields):
     """Fields that a record refuses; its error shows the first of them, its value and these pieces of text."""
     (name, value), *_ = fields.items()
     written = ", ".join(f"{name}={value!r}" for name, value in fields.items())
-    return pytest.param(record, fields, (name, str(value), *shows), id=f"{record.__name__}({written})")
+    return pytest.param(kind, fields, (name, str(value), *shows), id=f"{kind.__name__}({written})")
 
 
 NOT_SIZES = (0, -1, 10**9 + 1)

@@ -16,11 +16,11 @@ from stepscope.allocator import predicted_snapshot, replay_trace, write_snapshot
 ROOT = Path(__file__).parent.parent
 
 PROGRAM = """
-import doctest, inspect, memkit
-assert "site" in memkit.__file__, memkit.__file__
+import doctest, inspect, memkit, stepscope
+assert "site" in memkit.__file__ and "site" in stepscope.__file__, (memkit.__file__, stepscope.__file__)
 failed = tried = 0
-for name in memkit.__all__:
-    thing = inspect.unwrap(getattr(memkit, name))
+for name, package in [(name, package) for package in (memkit, stepscope) for name in package.__all__]:
+    thing = inspect.unwrap(getattr(package, name))
     if callable(thing):
         for test in doctest.DocTestFinder(recurse=False).find(thing, name):
             flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
@@ -40,7 +40,7 @@ def installed(tmp_path_factory) -> Path:
     source.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE-CODE"):
         (source / name).symlink_to(ROOT / name)
-    for name in ("memkit", "book", "course"):
+    for name in ("memkit", "stepscope", "book", "course"):
         _copied(ROOT / name, source / name)
     command = [sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation", "-q", "-w", str(folder)]
     done = subprocess.run(command, cwd=source, check=False, capture_output=True, text=True)
@@ -70,7 +70,7 @@ def run_alone(installed: Path, *arguments: str) -> subprocess.CompletedProcess:
     if not target.exists():
         _copied(source, target)
         _copied(installed, target.parent)
-    return run(target.parent, "-S", "-m", "memkit", *arguments)
+    return run(target.parent, "-S", "-m", "stepscope", *arguments)
 
 
 def test_every_example_of_the_front_door_runs_from_the_wheel(installed):
@@ -81,14 +81,15 @@ def test_every_example_of_the_front_door_runs_from_the_wheel(installed):
 
 
 def test_the_wheel_holds_the_package_and_its_metadata_alone(installed):
-    assert {path.name.partition("-")[0] for path in installed.iterdir()} == {"memkit", "memkit_book"}
+    assert {path.name.partition("-")[0] for path in installed.iterdir()} == {"memkit", "memkit_book", "stepscope"}
 
 
 def test_the_command_line_runs_from_the_wheel(installed):
-    done = run(installed, "-m", "memkit", "snapshot", "nowhere.pickle")
+    done = run(installed, "-m", "stepscope", "snapshot", "nowhere.pickle")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[-1] == "memkit: 'nowhere.pickle' is no file"
-    assert "memkit = stepscope.tool.command_line:main" in next(installed.glob("*/entry_points.txt")).read_text()
+    assert done.stderr.splitlines()[-1] == "stepscope: 'nowhere.pickle' is no file"
+    commands = next(installed.glob("*/entry_points.txt")).read_text().splitlines()
+    assert {f"{name} = stepscope.tool.command_line:main" for name in ("stepscope", "memkit")} <= set(commands)
 
 
 def test_a_ci_job_reads_a_recording_without_the_heavy_packages(installed, tmp_path):

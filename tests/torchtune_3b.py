@@ -4,19 +4,16 @@ What decides the lower rungs is the loss: ``book.pieces_of_logits``. Rank and ta
 those of ``recipes/configs/llama3_2/3B_qlora_single_device.yaml``.
 """
 
-from dataclasses import replace
-
 import torch
 
 from book.pieces_of_logits import PiecesOfLogits
 from memkit.setup.models import LLAMA_32_3B
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
-from memkit.setup.training import TrainingSetup
 from stepscope.setup.adapters import AdapterConfig
+from stepscope.setup.job import Job
 
 FUSED = OptimizerConfig(implementation="fused")
-IN_BACKWARD = replace(FUSED, place="in backward")
-RECOMPUTED = TrainingSetup(
+RECOMPUTED = Job(
     model=LLAMA_32_3B, precision=PURE_BF16, optimizer=FUSED, micro_batch_size=2, seq_len=4096, attention="flash",
     uses_fused_norm=True, recomputation="full",
 )

@@ -1,6 +1,6 @@
-"""Making it fit: what filled the memory, what would help, and the plans that fit a card.
+"""A batch in tokens, cut for a card: micro-batches, accumulation steps, ranks.
 
-Chapters 04, 05, 07 and 10.
+Chapter 05.
 
 Reading order:
 

@@ -1,21 +1,25 @@
 """The first column: a training step on paper, without PyTorch, in milliseconds.
 
-Chapters 01 and 08. ``paper`` is what PyTorch does with memory, without values; ``layers``, ``attention`` and
-``forward`` are the model, ``backward`` its backward; ``optimizer`` steps; ``estimate`` adds up what is alive at each
-instant. The transformer of ``memkit.program`` is the other, independent description of the same step.
+Chapters 01 and 08. ``model`` writes a transformer's forward as a list of ``operations``; ``liveness`` walks through it,
+forward and back, and says when each byte is born and freed; ``estimate`` adds up what is alive at each instant. The
+transformer of ``memkit.program`` is the other, independent description of the same step.
 
 Reading order:
 
-- ``parameters``: how many parameters a model has, tensor by tensor, and which are trained, or kept by a rank
+- ``parameters``: how many parameters a model has, tensor by tensor
 - ``states``: what stays between steps: weights, gradients, optimizer states
 - ``kernels``: buffers that a CUDA kernel takes for its own work
-- ``paper``: tensors without values, whose births and deaths Python's own reference counts say
-- ``backward``: the operations from the last to the first, and the gradients they make
-- ``layers``: linear, norm, dropout, activation functions
-- ``attention``: projections, rotation, and the core as the device's kernel computes it
-- ``forward``: the whole forward, from token ids to the loss
+- ``operations``: the list's language: tensors, operations, checkpointed regions
+- ``tables``: a step as tables: its operations, and how bytes come and go meanwhile
+- ``liveness``: walks the list forward and back, and says when every byte comes and goes
+- ``model``: the list of a GPT-2 or a Llama, from the token ids to the loss
+- ``cpu``: the CPU's rules, where they are others than CUDA's
+- ``rms_norm``: RMSNorm in single operations
+- ``additions``: puts together what a setup asks for
 - ``activations``: what a forward keeps for the backward, tensor by tensor
-- ``optimizer``: what a step of the optimizer allocates: states once, temporaries each time
+- ``gradients``: what becomes of a finished gradient: kept, added, used at once
+- ``optimizer``: what a step of the optimizer makes: states once, temporaries each time
+- ``run``: how a run keeps, computes and steps its parameters
 - ``estimate``: bytes at each instant of a step: ``estimate_memory``
 """
 

@@ -8,11 +8,13 @@ from .activations import (
     autocast_cast_bytes as autocast_cast_bytes,
     block_ledger as block_ledger,
 )
-from .backward import Backward as Backward
+from .additions import (
+    addition as addition,
+    model_of as model_of,
+)
 from .estimate import estimate_memory as estimate_memory, second_step as second_step
-from .forward import Forward as Forward
 from .kernels import embedding_backward_buffers as embedding_backward_buffers
-from .paper import Paper as Paper
+from .liveness import Walk as Walk
 from .parameters import (
     Parameter as Parameter,
     count_by_kind as count_by_kind,

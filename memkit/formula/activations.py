@@ -1,10 +1,11 @@
-"""Activations: what a forward leaves for the backward, tensor by tensor, read off the paper step.
+"""Activations: what a forward leaves for the backward, tensor by tensor, read off the list of operations.
 
 A formula for activation memory is a sum over tensors, and a ledger writes the sum out: every coefficient is
 made of named lines; a line counts one storage, so that two operations that keep the same storage share one line. Axes
 are written in letters: b micro-batch, s sequence, h hidden size, a heads, k key/value heads, d head size, f
-intermediate size, v vocabulary; ``s↑32`` is s rounded up to a multiple of 32. Which tensors autograd keeps depends on the device. CUDA's autocast runs softmax in
-float32, its dropout keeps one byte a value, its RMSNorm is one kernel; the CPU does otherwise.
+intermediate size, v vocabulary; ``s↑32`` is s rounded up to a multiple of 32. Which tensors autograd keeps depends on
+the device. CUDA's autocast runs softmax in float32, its dropout keeps one byte a value, its RMSNorm is one kernel; the
+CPU does otherwise.
 
 Autocast costs memory in three ways. The residual stream stays float32. Every linear layer casts its input for
 itself, so query, key and value keep three copies of one tensor. And the casts of the weights stay until the
@@ -16,13 +17,13 @@ attention.
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from memkit.formats.dtypes import tensor_bytes
-from memkit.formula.backward import Backward
-from memkit.formula.forward import Forward, Part, forward_of, run_of
-from memkit.formula.paper import Block
+from memkit.formula.additions import model_class_of, model_of
+from memkit.formula.model import Transformer
+from memkit.formula.operations import Graph, Operation, Tensor
 from memkit.setup.training import TrainingSetup
 from memkit.units import Printable, Text, aligned_table, format_bytes, on_page, round_up
 
@@ -107,6 +108,53 @@ class Ledger(Printable):
         return on_page(title, self.table(), between="\n")
 
 
+class Entry:
+    """A storage that is kept: by whom, in which section of the model and in which unit first."""
+
+    def __init__(self, tensor: Tensor, name: str, section: str, unit: int):
+        self.tensor, self.name, self.section, self.unit, self.by = tensor, name, section, unit, []
+
+    def line(self, graph: Graph) -> Kept:
+        """The same as a line of a ledger."""
+        return replace(line_of(graph, self.tensor, ", ".join(self.by), self.section), name=self.name)
+
+
+def line_of(graph: Graph, x: Tensor, by: str = "", section: str = "") -> Kept:
+    """A tensor as a line of a ledger."""
+    shape = tuple(graph.sizes[axis] for axis in x.axes.split())
+    return Kept(name=x.name, op=by, axes=x.axes, shape=shape, dtype=x.dtype, section=section)
+
+
+def kept_by(op: Operation, named: dict[Tensor, str]) -> Iterator[tuple[Tensor, str, str]]:
+    """What ``op`` holds until its backward, who does so, and a section if it is not the operation's own."""
+    if op.is_saved:
+        yield from ((x, "policy", "policy") for x in op.makes)
+    elif op.region is None:
+        yield from ((x, named[x], "") for x in op.makes if x in named)
+        for x in op.keeps:
+            is_state = op.kind == "checkpoint" and x in op.makes
+            by = op.out_by if op.makes and x is op.makes[0] and not is_state else op.by
+            yield x.base, by, "checkpoint" if is_state else ""
+
+
+def entries_of(model: Transformer) -> dict[Tensor, Entry]:
+    """Every storage that is kept, in the order in which it is first kept; casts of parameters are in no ledger."""
+    entries: dict[Tensor, Entry] = {}
+    casts = {x for op in model.graph.operations if op.is_cast for x in op.makes}
+    for op in model.graph.operations:
+        for x, by, section in kept_by(op, model.graph.named):
+            if x.parameter is not None or x in casts or not by:
+                continue
+            entry = entries.get(x)
+            if entry is None:
+                name = op.name if op.is_saved and x is op.makes[0] else x.name  # before a reader has renamed it
+                entry = entries[x] = Entry(x, name, section or op.section, op.unit)
+                entry.by.append(by)
+            elif not section and entry.section == op.section and by not in entry.by:
+                entry.by.append(by)
+    return entries
+
+
 def block_ledger(setup: TrainingSetup) -> Ledger:
     """What one transformer block keeps from forward to backward, its recomputation taken into account.
 
@@ -118,22 +166,27 @@ def block_ledger(setup: TrainingSetup) -> Ledger:
     >>> round(block_ledger(setup).per_sbh)  # 34 + 5as/h of Korthikanti et al. 2022
     114
     """
-    num_layers = run_of(setup).num_first  # the last of those, since what enters the first may need no gradient
-    model = replace(setup.model.one_block, num_layers=2 * num_layers - 1)
-    forward = forward_of(replace(setup, model=model), is_whole=True)
-    return _ledger(setup, "one block", _of_blocks(forward, forward.units[num_layers - 1 :][:1]))
+    first = model_class_of(setup).num_first  # the last of those, since what enters the first may need no gradient
+    one = replace(setup, model=replace(setup.model.one_block, num_layers=2 * first - 1))
+    model = model_of(one, is_whole=True)
+    units = range(1, len(model.units) + 1)
+    return _ledger(setup, "one block", model, units[first - 1 :][:1] or units)
 
 
 def blocks_ledger(setup: TrainingSetup) -> Ledger:
     """What all L blocks keep from forward to backward, on the device."""
+    model = model_of(setup)
     title = f"{setup.model.num_layers} blocks, {setup.recomputation.name}"
-    return _ledger(setup, title, _of_blocks(forward_of(setup)))
+    return _ledger(setup, title, model, range(1, len(model.units) + 1))
 
 
 def activation_ledger(setup: TrainingSetup) -> Ledger:
     """All that one micro-batch's forward has left when the backward starts: every block and the outside."""
-    forward = forward_of(setup)
-    return _ledger(setup, "activations", [*_of_blocks(forward), *_of_outside(forward)])
+    model = model_of(setup)
+    end = len(model.units) + 1
+    units, dtype = [*range(1, end), 0, end], model.loss.dtype
+    ones = Kept(name="gradient of the loss, 1", op="backward()", axes="", shape=(), dtype=dtype, section="loss")
+    return _ledger(setup, "activations", model, units, [ones])
 
 
 def activation_bytes(setup: TrainingSetup) -> int:
@@ -155,16 +208,15 @@ def autocast_casts(setup: TrainingSetup) -> Ledger:
     Listed are the copies alive when the backward starts, one of each linear weight whose forward is not run again. A
     tied head is cast like any other, embeddings are not.
     """
-    forward = forward_of(setup)
-    casts = [(cast.storage.block, part) for part in forward.parts for cast in part.casts.values()]
-    forward.end()
-    lines = []
-    for block, part in casts:
-        if block.is_alive:
-            block.section = "head" if part.block is None else "blocks"
-            block.kept_by = "linear"
-            lines.append((block, part.times))
-    return _ledger(setup, "casts by autocast", lines)
+    model = model_of(setup)
+    kept = {x for op in model.graph.operations if op.region is None for x in op.keeps}
+    lines: Counter[Kept] = Counter()
+    for op in model.graph.operations:
+        if op.is_cast and op.makes[0] in kept and op.reads[0].needs_grad:
+            is_block = 0 < op.unit <= len(model.units)
+            times, section = (model.units[op.unit - 1][0], "blocks") if is_block else (1, "head")
+            lines[line_of(model.graph, op.makes[0], "linear", section)] += times
+    return _as_ledger(setup, "casts by autocast", lines)
 
 
 def autocast_cast_bytes(setup: TrainingSetup) -> int:
@@ -172,34 +224,23 @@ def autocast_cast_bytes(setup: TrainingSetup) -> int:
     return autocast_casts(setup).held_bytes
 
 
-def line_of(setup: TrainingSetup, block: Block) -> Kept:
-    """An allocation as a line of a ledger."""
-    sizes = run_of(setup).forward.axis_sizes(setup)
-    return Kept(
-        name=block.name, op=block.kept_by, axes=block.axes, dtype=block.dtype, section=block.section,
-        shape=tuple(sizes[axis] for axis in block.axes.split()),
-    )
+def _ledger(
+    setup: TrainingSetup, title: str, model: Transformer, units: Iterable[int], more: Iterable[Kept] = ()
+) -> Ledger:
+    """Lines of these units, equal ones counted. What a strategy has moved to the host is left out."""
+    lines: Counter[Kept] = Counter()
+    entries, is_on_host = entries_of(model).values(), setup.recomputation.scope == "host"
+    for unit in units:
+        times = model.units[unit - 1][0] if 0 < unit <= len(model.units) else 1
+        for entry in entries:
+            is_moved = is_on_host and (0 < unit <= len(model.units) or entry.section == "shared")
+            if entry.unit == unit and not is_moved:
+                lines[entry.line(model.graph)] += times
+    lines.update(more)
+    return _as_ledger(setup, title, lines)
 
 
-def _of_blocks(forward: Forward, units: Iterable[Part] | None = None) -> list[tuple[Block, int]]:
-    if forward.setup.recomputation.scope == "host":
-        return []
-    return [(block, part.times) for part in units or forward.units for block in part.kept]
-
-
-def _of_outside(forward: Forward) -> list[tuple[Block, int]]:
-    forward.end()
-    Backward(forward.paper, forward.loss)
-    kept = forward.parts[0].kept + forward.parts[-1].kept
-    moved = ("shared",) if forward.setup.recomputation.scope == "host" else ()
-    return [(block, 1) for block in kept if block.section not in moved]
-
-
-def _ledger(setup: TrainingSetup, title: str, blocks: Iterable[tuple[Block, int]]) -> Ledger:
-    """Lines of allocations, equal ones counted."""
-    counts: Counter[Kept] = Counter()
-    for block, times in blocks:
-        counts[line_of(setup, block)] += times
+def _as_ledger(setup: TrainingSetup, title: str, lines: Counter) -> Ledger:
     sbh = setup.seq_len * setup.micro_batch_size * setup.model.hidden_size
-    lines = tuple(replace(line, count=count) for line, count in counts.items())
-    return Ledger(title=title, lines=lines, sbh=sbh, device=setup.device)
+    counted = tuple(replace(line, count=count) for line, count in lines.items())
+    return Ledger(title=title, lines=counted, sbh=sbh, device=setup.device)

@@ -69,7 +69,8 @@ def embedding_parameters(config: ModelConfig) -> tuple[Parameter, ...]:
 
 def gelu_parameters(config: ModelConfig) -> list[Parameter]:
     """The MLP of GPT-2: up, down."""
-    return [*_linear(config, "mlp.up", "f h", config.has_mlp_bias), *_linear(config, "mlp.down", "h f", config.has_mlp_bias)]
+    bias = config.has_mlp_bias
+    return [*_linear(config, "mlp.up", "f h", bias), *_linear(config, "mlp.down", "h f", bias)]
 
 
 def swiglu_parameters(config: ModelConfig) -> list[Parameter]:
@@ -121,7 +122,9 @@ def of_blocks(config: ModelConfig, of_kind: Callable[[ModelConfig, str], Iterabl
     return [replace(p, name=f"blocks.{layer}.{p.name}") for layer, kind in kinds for p in of_kind(config, kind)]
 
 
-def one_of_each_kind(config: ModelConfig, of_kind: Callable[[ModelConfig, str], Iterable[Parameter]]) -> list[Parameter]:
+def one_of_each_kind(
+    config: ModelConfig, of_kind: Callable[[ModelConfig, str], Iterable[Parameter]]
+) -> list[Parameter]:
     """What one block of each kind has, ``times`` those that are like it."""
     kinds = enumerate(config.blocks_by_kind.items())
     return [

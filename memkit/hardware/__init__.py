@@ -6,8 +6,8 @@ Reading order:
 
 - ``cards``: a card's memory, bandwidth and arithmetic rates, with the source of each figure
 - ``cap``: the reader's own cap on a shared card
-- ``fit``: Whether a step fits on a card: the one rule, and what stands on a card beside the tensors
-- ``workspaces``: Memory that no tensor asks for: the workspaces of cuBLAS and cuBLASLt, per card and version of torch
+- ``workspaces``: the workspaces of cuBLAS and cuBLASLt, per card and version of torch
+- ``fit``: whether a step fits on a card: the one rule
 """
 
 from memkit import front_door

@@ -2,14 +2,16 @@
 
 The label says 80 GB, ``nvidia-smi`` says 79.6 GiB and a program gets 79.2 GiB. What a training step must fit
 into is the last one: the total that CUDA reports to the process. It is written here as public logs print it.
-A memory bandwidth is not typed in but derived: bus width times transfers per second.
+A memory bandwidth is not typed in but derived: bus width times transfers per second. Each card is a row of
+``cards.csv``. The report of the L40S is an L40's, for which ``nvidia-smi`` prints the same 46068 MiB.
 """
 
+import csv
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from decimal import Decimal
-from functools import partial
+from pathlib import Path
 
 from memkit.units import GIB, MIB
 
@@ -106,171 +108,27 @@ def card_by_driver_name(driver_name: str) -> Card | None:
     return next((card for card in CARDS.values() if driver_name in card.driver_names), None)
 
 
-def _rates(fp32, fp16, tf32=None, bf16=None, fp8=None, fp4=None, fp8_dtype="float8_e4m3fn"):
-    rates = {
-        "float32": fp32, "tf32": tf32, "float16": fp16, "bfloat16": bf16, fp8_dtype: fp8,
-        "float4_e2m1fn": fp4,
-    }
-    return {dtype: rate for dtype, rate in rates.items() if rate is not None}
+_READ = {
+    **dict.fromkeys(("name", "vendor", "architecture", "memory_report", "memory_source", "memory_kind", "source"), str),
+    "compute_capability": lambda text: tuple(map(int, text.split("."))),
+    "driver_names": lambda text: tuple(text.split("; ")),
+}
+"""How a cell of a column becomes a value; all others are whole numbers, and an empty one is ``None``."""
 
 
-_GITHUB = "https://github.com/"
-_volta = partial(
-    Card, architecture="Volta", compute_capability=(7, 0), memory_kind="HBM2", bus_bits=4096,
-    transfers_per_s=1_754_000_000, l2_bytes_per_clock=2048, num_sms=80,
-    fp32_lanes_per_sm=64, clock_hz=1_530_000_000, peak_tflops=_rates(15.7, 125.0), pcie_generation=3,
-    link_bytes_per_s=150 * 10**9,
-    source="NVIDIA Tesla V100 GPU Architecture whitepaper, WP-08608-001, 2017",
-)
-_a100 = partial(
-    Card, architecture="Ampere", compute_capability=(8, 0), bus_bits=5120, l2_bytes_per_clock=5120,
-    num_sms=108, fp32_lanes_per_sm=64, clock_hz=1_410_000_000, pcie_generation=4, link_bytes_per_s=300 * 10**9,
-    peak_tflops=_rates(19.5, 312.0, tf32=156.0, bf16=312.0),
-    source="NVIDIA A100 Tensor Core GPU Architecture whitepaper, 2020; A100 datasheet, 2021",
-)
-_ga102 = partial(
-    Card, architecture="Ampere", compute_capability=(8, 6), pcie_generation=4,
-    source="NVIDIA Ampere GA102 GPU Architecture whitepaper, 2021; A10 datasheet, 2021",
-)
-_ada = partial(
-    Card, architecture="Ada", compute_capability=(8, 9), pcie_generation=4,
-    source="NVIDIA Ada GPU Architecture whitepaper, 2022; L4 and L40S datasheets, 2023",
-)
-_hopper = partial(
-    Card, architecture="Hopper", compute_capability=(9, 0), pcie_generation=5,
-    source="NVIDIA H100 Tensor Core GPU Architecture whitepaper v1.04, 2023; H100 and H200 datasheets",
-)
-_hopper_sxm = partial(
-    _hopper, num_sms=132, clock_hz=1_980_000_000, link_bytes_per_s=450 * 10**9,
-    peak_tflops=_rates(66.9, 989.4, tf32=494.7, bf16=989.4, fp8=1978.9),
-)
+def _card(row: Mapping[str, str]) -> Card:
+    """A row of ``cards.csv``. A column that is named after a number format is a rate of ``peak_tflops``."""
+    columns = {field.name for field in fields(Card)}
+    known = {name: _READ.get(name, int)(text) for name, text in row.items() if name in columns and text}
+    unknown = dict.fromkeys(name for name, text in row.items() if name in columns and not text)
+    rates = {name: float(text) for name, text in row.items() if name not in columns and text}
+    return Card(**known, **unknown, peak_tflops=rates)
 
-_ALL_CARDS = (
-    _volta(
-        name="V100 16 GB", driver_names=("Tesla V100-SXM2-16GB",), label_gb=16, nvidia_smi_mib=16384,
-        memory_report="16945512448 bytes", memory_source="deviceQuery in public logs: 16160 MBytes",
-    ),
-    _volta(
-        name="V100 32 GB", driver_names=("Tesla V100-SXM2-32GB",), label_gb=32,
-        memory_report="31.74 GiB", memory_source=_GITHUB + "liucongg/ChatGLM-Finetuning/issues/73",
-    ),
-    Card(
-        name="T4", driver_names=("Tesla T4",), architecture="Turing", compute_capability=(7, 5), label_gb=16,
-        memory_report="15843721216 bytes", nvidia_smi_mib=15360,
-        memory_source="https://chiemon.github.io/2024/12/25/%E6%98%BE%E5%8D%A1%E4%BF%A1%E6%81%AF.html",
-        memory_kind="GDDR6", bus_bits=256, transfers_per_s=10_000_000_000, num_sms=40,
-        fp32_lanes_per_sm=64, l1_bytes_per_clock=64, clock_hz=1_590_000_000,
-        peak_tflops=_rates(8.1, 65.0), pcie_generation=3,
-        source="NVIDIA Turing GPU Architecture whitepaper, 2018; T4 datasheet, 2019",
-    ),
-    _ga102(
-        name="RTX 3080", driver_names=("NVIDIA GeForce RTX 3080", "GeForce RTX 3080"), label_gb=10,
-        memory_report="9.78 GiB", memory_source=_GITHUB + "zai-org/CogVideo/issues/34",
-        memory_kind="GDDR6X", bus_bits=320, transfers_per_s=19_000_000_000, num_sms=68,
-        clock_hz=1_710_000_000, peak_tflops=_rates(29.8, 59.5, tf32=29.8, bf16=59.5),
-    ),
-    _ga102(
-        name="RTX 3090", driver_names=("NVIDIA GeForce RTX 3090", "GeForce RTX 3090"), label_gb=24,
-        memory_report="23.70 GiB", memory_source=_GITHUB + "GaoLii/DSP/issues/10", nvidia_smi_mib=24576,
-        memory_kind="GDDR6X", bus_bits=384, transfers_per_s=19_500_000_000, num_sms=82,
-        clock_hz=1_695_000_000, peak_tflops=_rates(35.6, 71.0, tf32=35.6, bf16=71.0),
-        link_bytes_per_s=56_250_000_000,
-    ),
-    _ga102(
-        name="A10", driver_names=("NVIDIA A10",), label_gb=24, nvidia_smi_mib=23028,
-        memory_report="21.99 GiB", memory_source=_GITHUB + "zai-org/CogVLM/issues/236",
-        memory_kind="GDDR6", bus_bits=384, transfers_per_s=12_500_000_000, num_sms=72,
-        clock_hz=1_695_000_000, peak_tflops=_rates(31.2, 125.0, tf32=62.5, bf16=125.0),
-    ),
-    _a100(
-        name="A100 PCIe 40 GB", driver_names=("NVIDIA A100-PCIE-40GB",), label_gb=40, nvidia_smi_mib=40960,
-        memory_report="39.50 GiB", memory_source=_GITHUB + "TianheWu/CoSeR/issues/10",
-        memory_kind="HBM2", transfers_per_s=2_430_000_000,
-    ),
-    _a100(
-        name="A100 SXM 40 GB", driver_names=("NVIDIA A100-SXM4-40GB",), label_gb=40, nvidia_smi_mib=40960,
-        memory_report="42298834944 bytes", memory_source=_GITHUB + "bottlerocket-os/bottlerocket/pull/3873",
-        memory_kind="HBM2", transfers_per_s=2_430_000_000,
-    ),
-    _a100(
-        name="A100 PCIe 80 GB", driver_names=("NVIDIA A100 80GB PCIe",), label_gb=80, nvidia_smi_mib=81920,
-        memory_report="81049 MiB", memory_source=_GITHUB + "ekondis/mixbench/issues/47",
-        memory_kind="HBM2e", transfers_per_s=3_024_000_000,
-    ),
-    _a100(
-        name="A100 SXM 80 GB", driver_names=("NVIDIA A100-SXM4-80GB",), label_gb=80, nvidia_smi_mib=81920,
-        memory_report="79.25 GiB", memory_source=_GITHUB + "levihsu/OOTDiffusion/issues/235",
-        memory_kind="HBM2e", transfers_per_s=3_186_000_000,
-    ),
-    _ada(
-        name="RTX 4090", driver_names=("NVIDIA GeForce RTX 4090",), label_gb=24,
-        memory_report="23.64 GiB", memory_source=_GITHUB + "ali-vilab/VGen/issues/104",
-        memory_kind="GDDR6X", bus_bits=384, transfers_per_s=21_000_000_000, num_sms=128,
-        clock_hz=2_520_000_000, peak_tflops=_rates(82.6, 165.2, tf32=82.6, bf16=165.2, fp8=330.3),
-    ),
-    _ada(
-        name="L4", driver_names=("NVIDIA L4",), label_gb=24, nvidia_smi_mib=23034,
-        memory_report="22.03 GiB", memory_source=_GITHUB + "ArcInstitute/evo2/issues/190",
-        memory_kind="GDDR6", bus_bits=192, transfers_per_s=12_500_000_000, num_sms=58,
-        clock_hz=2_040_000_000, peak_tflops=_rates(30.3, 121.0, tf32=60.0, bf16=121.0, fp8=242.5),
-    ),
-    _ada(  # the report is an L40's, for which nvidia-smi prints the same 46068 MiB
-        name="L40S", driver_names=("NVIDIA L40S",), label_gb=48, nvidia_smi_mib=46068,
-        memory_report="44.42 GiB", memory_source=_GITHUB + "stepfun-ai/Step-Video-T2V/issues/8",
-        memory_kind="GDDR6", bus_bits=384, transfers_per_s=18_000_000_000, num_sms=142,
-        clock_hz=2_520_000_000, peak_tflops=_rates(91.6, 362.0, tf32=183.0, bf16=362.0, fp8=733.0),
-    ),
-    _hopper(
-        name="H100 PCIe", driver_names=("NVIDIA H100 PCIe",), label_gb=80, nvidia_smi_mib=81559,
-        memory_report="79.11 GiB", memory_source=_GITHUB + "vllm-project/vllm/issues/27508",
-        memory_kind="HBM2e", bus_bits=5120, transfers_per_s=3_186_000_000, num_sms=114,
-        clock_hz=1_755_000_000, link_bytes_per_s=300 * 10**9,
-        peak_tflops=_rates(51.2, 756.0, tf32=378.0, bf16=756.0, fp8=1513.0),
-    ),
-    _hopper_sxm(
-        name="H100 SXM", driver_names=("NVIDIA H100 80GB HBM3",), label_gb=80, nvidia_smi_mib=81559,
-        memory_report="81089 MiB", memory_kind="HBM3", bus_bits=5120, transfers_per_s=5_238_000_000,
-        memory_source="torch's device properties in the benchmark logs of stas00/ml-engineering, torch 2.7",
-    ),
-    _hopper(
-        name="H100 NVL", driver_names=("NVIDIA H100 NVL",), label_gb=94,
-        memory_report="99961274368 bytes", memory_source=_GITHUB + "fastfetch-cli/fastfetch/issues/1658",
-        memory_kind="HBM3", bus_bits=6016, transfers_per_s=5_238_000_000, num_sms=132, clock_hz=1_785_000_000,
-        link_bytes_per_s=300 * 10**9,
-        peak_tflops=_rates(60.0, 835.5, tf32=417.5, bf16=835.5, fp8=1671.0),
-    ),
-    _hopper_sxm(
-        name="H200", driver_names=("NVIDIA H200",), label_gb=141, memory_report="139.80 GiB",
-        memory_source="out-of-memory messages in public logs of H200 nodes (139.72 to 139.81 GiB)",
-        memory_kind="HBM3e", bus_bits=6016, transfers_per_s=6_402_000_000,
-    ),
-    Card(
-        name="RTX 5090", driver_names=("NVIDIA GeForce RTX 5090",), architecture="Blackwell",
-        compute_capability=(12, 0), label_gb=32, memory_report="33680457728 bytes", nvidia_smi_mib=32607,
-        memory_source=_GITHUB + "NVIDIA/nccl/issues/1637", memory_kind="GDDR7", bus_bits=512,
-        transfers_per_s=28_000_000_000, num_sms=170, clock_hz=2_407_000_000, pcie_generation=5,
-        peak_tflops=_rates(104.8, 209.5, tf32=104.8, bf16=209.5, fp8=419.0, fp4=1676.0),
-        source="NVIDIA RTX Blackwell GPU Architecture whitepaper v1.1, 2025",
-    ),
-    Card(
-        name="B200", driver_names=("NVIDIA B200",), architecture="Blackwell", compute_capability=(10, 0),
-        label_gb=180, memory_report="178.35 GiB", memory_source=_GITHUB + "pytorch/ao/pull/4002",
-        memory_kind="HBM3e", bus_bits=7680, transfers_per_s=7_992_000_000, num_sms=148,
-        clock_hz=1_965_000_000, pcie_generation=5,
-        peak_tflops=_rates(75.0, 2250.0, tf32=1125.0, bf16=2250.0, fp8=4500.0, fp4=9000.0),
-        link_bytes_per_s=900 * 10**9,
-        source="NVIDIA HGX B200 datasheet, 2025, an eighth of the board; memory clock: pytorch/ao pull 4002",
-    ),
-    Card(
-        name="MI300X", driver_names=("AMD Instinct MI300X",), vendor="AMD", architecture="CDNA 3",
-        compute_capability=(9, 4), label_gb=192, memory_report="196592 MiB",
-        memory_source=_GITHUB + "ROCm/legacy-rocm-build/issues/4203", memory_kind="HBM3", bus_bits=8192,
-        transfers_per_s=5_200_000_000, num_sms=304, l1_bytes_per_clock=64,
-        clock_hz=2_100_000_000, pcie_generation=5,
-        peak_tflops=_rates(163.4, 1307.4, tf32=653.7, bf16=1307.4, fp8=2614.9, fp8_dtype="float8_e4m3fnuz"),
-        link_bytes_per_s=448 * 10**9, source="AMD Instinct MI300X data sheet, 2023; AMD CDNA 3 whitepaper",
-    ),
-)
 
-CARDS = {card.name: card for card in _ALL_CARDS}
+def _read_cards() -> dict[str, Card]:
+    with Path(__file__).with_name("cards.csv").open(encoding="utf-8", newline="") as file:
+        return {card.name: card for card in map(_card, csv.DictReader(file))}
+
+
+CARDS = _read_cards()
 """The cards by name, from the oldest generation to the newest."""

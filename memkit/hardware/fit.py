@@ -1,8 +1,8 @@
 """Whether a step fits on a card: the one rule, and what stands on a card beside the tensors.
 
-Beside the tensors stand CUDA's context, the libraries' workspaces and the allocator's holes. A step fits where all of it
-finds room at the highest (fragments of a ninth of the tensors, the most that was recorded), should fit at the expected
-(a hundredth of the card), may just fit at the lowest (none).
+Beside the tensors stand CUDA's context, the libraries' workspaces and the allocator's holes. A step fits where all of
+it finds room at the highest (fragments of a ninth of the tensors, the most that was recorded), should fit at the
+expected (a hundredth of the card), may just fit at the lowest (none).
 """
 
 from dataclasses import dataclass

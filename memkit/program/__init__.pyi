@@ -6,10 +6,8 @@ from .log import (
     timeline_of as timeline_of,
 )
 from .optimizers import (
-    Lion as Lion,
     make_optimizer as make_optimizer,
     make_step_optimizer as make_step_optimizer,
-    step_in_backward as step_in_backward,
 )
 from .strategies import saving_policy as saving_policy
 from .transformer import (

@@ -26,7 +26,8 @@ def class_of(record: Optimizer) -> type[torch.optim.Optimizer]:
     try:
         return getattr(import_module(module), name)
     except ImportError as error:
-        raise ImportError(f"optimizer {record.name!r} is {module}.{name}: pip install {module.partition('.')[0]}") from error
+        library = module.partition(".")[0]
+        raise ImportError(f"optimizer {record.name!r} is {module}.{name}: pip install {library}") from error
 
 
 def make_step_optimizer(setup: TrainingSetup, named: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer | None:

@@ -1,4 +1,4 @@
-"""What a recomputation strategy keeps and what it costs, read off the paper step.
+"""What a recomputation strategy keeps and what it costs, read off the list of operations.
 
 A region that is run again keeps its input, and beyond it what the strategy's policy saves; every other block
 keeps its whole ledger. The price is counted in FLOPs of matrix products, the forward of what is run again.
@@ -9,9 +9,9 @@ only if a dropout after it keeps a mask.
 from dataclasses import dataclass, replace
 
 from memkit.formula import activations
-from memkit.formula.activations import Kept, Ledger
-from memkit.formula.forward import forward_of
-from memkit.formula.paper import Operation
+from memkit.formula.activations import Kept, Ledger, entries_of, line_of
+from memkit.formula.additions import model_of
+from memkit.formula.operations import Operation
 from memkit.setup.strategies import NONE, OPS, Strategy
 from memkit.setup.training import TrainingSetup
 
@@ -52,15 +52,15 @@ class Flops:
 
 def block_products(setup: TrainingSetup) -> tuple[Product, ...]:
     """The operations of one block that a policy can name, in the order in which they run."""
-    forward = forward_of(replace(setup, model=setup.model.one_block, recomputation=NONE))
-    names = {"attention": "attention", "gelu": "activation", "silu": "activation"}
+    one = model_of(replace(setup, model=setup.model.one_block, recomputation=NONE))
+    names, entries = {"attention": "attention", "gelu": "activation", "silu": "activation"}, entries_of(one)
     return tuple(
         Product(
-            name=names.get(operation.op, operation.name), op=operation.op, flops=operation.flops,
-            outputs=tuple(activations.line_of(setup, block) for block in operation.made),
+            name=names.get(op.kind, op.name), op=op.kind, flops=op.flops,
+            outputs=tuple(entries[x].line(one.graph) if x in entries else line_of(one.graph, x) for x in op.makes),
         )
-        for operation in forward.units[0].operations
-        if operation.op in OPS
+        for op in one.graph.operations
+        if op.unit == 1 and op.kind in OPS and op.reads
     )
 
 
@@ -99,22 +99,19 @@ def step_flops(setup: TrainingSetup, strategy: Strategy | None = None) -> Flops:
     >>> round(flops.backward / flops.forward, 2)
     2.0
     """
-    forward = forward_of(setup.under(strategy))
-    paper, total, back, fused, again = forward.paper, 0, 0, 0, 0
-    for part in forward.parts:
-        operations = part.operations
-        total += part.times * sum(operation.flops for operation in operations)
-        back += part.times * sum(operation.flops * factors_with_gradient(operation) for operation in operations)
-        kernels = (op for op in operations if op.op == "attention" and factors_with_gradient(op))
-        fused += part.times * sum(kernel.flops for kernel in kernels)
-        paper.flops_again = 0
-        for region in dict.fromkeys(operation.region for operation in operations if operation.region):
-            paper.run_again(region)
-        again += part.times * paper.flops_again
-    return Flops(forward=total, backward=back, recomputed=again, in_kernel=fused // 2)
+    model = model_of(setup.under(strategy))
+    times = [1, *(times for times, _ in model.units), 1]
+    forward = backward = in_kernel = 0
+    for op in model.graph.operations:
+        num_factors = factors_with_gradient(op)
+        forward += times[op.unit] * op.flops
+        backward += times[op.unit] * op.flops * num_factors
+        in_kernel += times[op.unit] * op.flops * (op.kind == "attention" and num_factors > 0)
+    again = sum(times[unit] * flops for unit, flops in model.walk_class(model).flops_again.items())
+    return Flops(forward=forward, backward=backward, recomputed=again, in_kernel=in_kernel // 2)
 
 
-def factors_with_gradient(operation: Operation) -> int:
+def factors_with_gradient(op: Operation) -> int:
     """How many of a product's two factors get a gradient; a fused attention computes them all, or none."""
-    wanted = [edge.source is not None for edge in operation.edges[:2]]
-    return 2 * any(wanted) if operation.op == "attention" else sum(wanted)
+    wanted = [x.needs_grad for x in op.reads[:2]]
+    return 2 * any(wanted) if op.kind == "attention" else sum(wanted)

@@ -2,7 +2,8 @@
 
 ``ModelConfig`` covers the two families that most decoder models descend from. GPT-2: LayerNorm, biases, GELU,
 learned positions, the output head tied to the token embedding. Llama: RMSNorm, no biases, SwiGLU, rotary
-positions, grouped key and value heads, a head of its own; Qwen3 adds norms on queries and keys. What-ifs are made with ``dataclasses.replace``.
+positions, grouped key and value heads, a head of its own; Qwen3 adds norms on queries and keys.
+What-ifs are made with ``dataclasses.replace``.
 """
 
 from collections import Counter

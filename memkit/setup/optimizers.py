@@ -50,7 +50,7 @@ class State:
 class Optimizer:
     """One optimizer. ``made_by`` is ``module:class`` and ``arguments`` what it takes beside the learning rate.
 
-    ``temporaries`` is the rule of each implementation that it offers, by its name in ``memkit.formula.optimizer.RULES``.
+    ``temporaries`` is the rule of each implementation it offers, by its name in ``memkit.formula.optimizer.RULES``.
     ``has_argument`` says whether the class takes ``foreach`` and ``fused``.
     """
 

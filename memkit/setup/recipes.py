@@ -94,9 +94,9 @@ TORCH_PRECISIONS = ("fp32", "autocast bf16", "autocast fp16", "pure bf16")
 class OptimizerConfig:
     """Which states an optimizer keeps per parameter, and how its step is done.
 
-    ``record`` is an ``Optimizer``, or a name in ``OPTIMIZERS``, held as an ``Optimizer``. ``implementation``: torch's ``foreach`` (default on CUDA) works on lists of tensors and holds temporaries
-    as large as the parameters; ``for-loop`` (default on the CPU) on one tensor at a time; ``fused`` in one
-    kernel without any.
+    ``record`` is an ``Optimizer``, or a name in ``OPTIMIZERS``, held as an ``Optimizer``. ``implementation``:
+    torch's ``foreach`` (default on CUDA) works on lists of tensors and holds temporaries as large as the parameters;
+    ``for-loop`` (default on the CPU) on one tensor at a time; ``fused`` in one kernel without any.
 
     Raises: ValueError: an unknown name; an implementation the optimizer lacks.
 

@@ -3,7 +3,7 @@
 A ``Strategy`` cuts the model's L blocks into regions and says which of them are run again in the backward,
 what a policy keeps of them, and by which of PyTorch's implementations. What a strategy stores and costs
 follows from the record alone: ``memkit.recomputation.costs``. The record is played twice, on purpose: on paper by
-``formula.forward``, in torch by ``program.strategies``.
+``formula.model``, in torch by ``program.strategies``.
 """
 
 from collections.abc import Callable

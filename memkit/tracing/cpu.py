@@ -55,7 +55,6 @@ TRANSFORMERS_OPERATIONS = set(
 """What a language model's step is made of, beside views, operations element by element and an
 optimizer's: each was held against a measurement, here or in ``tests/stepscope/zoo``."""
 
-
 QUIET_NAMESPACES = {"prim", "profiler", "c10d", "_c10d_functional", "fsdp", "memkit"}
 """Operations that move or mark tensors, and this package's own FP8, whose inside chapter 06 does not count. Of any
 other library's (bitsandbytes' 4 bits) the rules know nothing."""
@@ -122,12 +121,12 @@ def fake_cpu(tracer, mode: ShapesOnly | None = None) -> Iterator[ShapesOnly]:
     with (
         torch_as_before(),
         FakeTensorMode(allow_non_fake_inputs=True),
-        shapes_only(mode or ShapesOnly()) as mode,
+        shapes_only(mode or ShapesOnly()) as shapes,
         patch.object(torch, "get_rng_state", noted_rng_state),
         patch.object(torch.random, "get_rng_state", noted_rng_state),
         patch.object(torch.nn.Module, "_apply", apply_to_data),
     ):
-        yield mode
+        yield shapes
 
 
 def apply_to_data(

@@ -40,7 +40,11 @@ def counted_flops(
     setup: TrainingSetup, strategy: Strategy, *, make_policy: Callable[[], Callable] | None = None
 ) -> CountedFlops:
     """FLOPs of one micro-batch counted by ``FlopCounterMode``, on tensors without data by CUDA's rules."""
-    setup = replace(setup, device="cuda")
+    return flops_counted_in(strategy_build(replace(setup, device="cuda"), strategy, make_policy=make_policy))
+
+
+def flops_counted_in(build: Callable[[], Callable[[], object]]) -> CountedFlops:
+    """The same of the step that ``build()`` returns, which is one micro-batch."""
     counter, forward = FlopCounterMode(display=False), 0
 
     def now(change: str, *_: object) -> None:
@@ -51,7 +55,7 @@ def counted_flops(
 
     recorder = SimpleNamespace(now=now, saw=lambda _part, _tensors: None)
     with pretend_cuda(), counter:
-        run_steps(strategy_build(setup, strategy, make_policy=make_policy), 1, recorder)
+        run_steps(build, 1, recorder)
     by_op = counter.get_flop_counts()["Global"]
     in_kernel = sum(by_op.get(op, 0) for op in FUSED_BACKWARD) // 5
     return CountedFlops(forward=forward, backward=counter.get_total_flops() - forward, in_kernel=in_kernel)

@@ -20,9 +20,9 @@ class NeedsValues(RuntimeError):
 
     def __init__(self, operation: str):
         super().__init__(
-            f"{program_line()}: {operation} needs the values of a tensor, and a trace has only shapes and dtypes. Take it "
-            "out of build and step, or write it with a fixed shape: torch.where or masked_fill in place of a mask as "
-            "index, a constant in place of a branch. Or use measure_memory"
+            f"{program_line()}: {operation} needs the values of a tensor, and a trace has only shapes and dtypes. Take "
+            "it out of build and step, or write it with a fixed shape: torch.where or masked_fill in place of a mask "
+            "as index, a constant in place of a branch. Or use measure_memory"
         )
 
 

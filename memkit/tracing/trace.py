@@ -28,6 +28,7 @@ from memkit.tracing.cpu import as_laid_out, fake_cpu
 from memkit.tracing.cuda import pretend_cuda
 from memkit.tracing.cuda_kernels import HOST_OUTPUTS
 from memkit.tracing.in_place import REUSES_FIRST_ARGUMENT, holds_bytes, is_dense, is_engines_sum
+from memkit.tracing.left_out import CUDA_LIBRARIES, LeftOut
 from memkit.tracing.lines import ENGINE, Lines
 from memkit.tracing.scratch import BY_NAME, SCRATCH, bytes_of_loss
 from memkit.tracing.shapes import NeedsValues
@@ -49,7 +50,8 @@ def trace_memory(
     ``build()`` makes model and optimizer and returns the step, a function without arguments. Both are called
     here. Bytes of ``device="cuda"`` are rounded up to the allocator's blocks of 512; an event's ``num_bytes``
     is as asked. There a tensor made without ``device=`` counts as the card's. The program branches on no tensor's value
-    and starts no thread; one that does wants ``stepscope.trace_script``.
+    and starts no thread; one that does wants ``stepscope.trace_script``. Where an operation takes what no trace knows,
+    a sentence in the timeline's provenance says so, and its peak is "at least".
 
     Raises: ValueError: an unknown device, steps that are not a positive number, no function as ``build``, or a
     model made outside it. NeedsValues: the program looks at a tensor's values. Whatever the program itself raises.
@@ -72,14 +74,17 @@ def trace_memory(
         run_steps(build, steps, tracer)
     granularity = ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1
     timeline = timeline_of(tracer.log, source="traced", device=device, granularity=granularity)
-    return replace(timeline, source_lines=tracer.lines.texts)
+    left_out = "; ".join(tracer.left_out.texts(timeline.peak_bytes))
+    provenance = {"left out": left_out} if left_out else {}
+    return replace(timeline, source_lines=tracer.lines.texts, provenance=provenance)
 
 
 class Tracer(TorchDispatchMode):
     """Notes when each storage is allocated and freed, and which ones are parameters, gradients and optimizer states.
 
     ``before`` may answer an operation, ``called`` runs it, ``is_counted`` says which memory is watched: a subclass that
-    knows values, or several places, has its own. A frame is the one that called the operation, the program's or the engine's.
+    knows values, or several places, has its own. A frame is the one that called the operation: the program's, or the
+    engine's.
     """
 
     supports_higher_order_operators = True
@@ -104,6 +109,7 @@ class Tracer(TorchDispatchMode):
         self.blocks: dict[int, int] = {}  # this and the next two by the storage's address in C++
         self.watches: dict[int, weakref.ref] = {}
         self.lines = Lines(trace_memory.__code__)
+        self.left_out = LeftOut()
         self.makers: dict[int, int] = {}  # sequence number of the autograd node that ran
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -136,7 +142,10 @@ class Tracer(TorchDispatchMode):
         out = self.called(func, args, kwargs, frame)
         copies: list[int] = []
         if self.device_type == "cpu":
+            self.left_out.meet_on_cpu(func, args, out, self.log)
             out, copies = as_laid_out(func, args, out)
+        elif func in CUDA_LIBRARIES:
+            self.left_out.meet(func, self.lines.of(frame))
         held_bytes, beside_bytes = bytes_of_loss(func, args, kwargs)
         copies = [beside_bytes] if beside_bytes else copies
         makes_storage = func is aten.lift_fresh.default or any(not r.alias_info for r in func._schema.returns)

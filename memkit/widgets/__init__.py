@@ -1,7 +1,7 @@
 """The explorers of the chapters. A widget asks, draws and explains; it holds no formula and no advice.
 
-What the memory explorer says of a setup is ``memkit.fitting.advice``'s. An explorer is plain Python: ipywidgets is
-loaded when a notebook shows one, numpy by the labs, torch and matplotlib never.
+An explorer is plain Python: ipywidgets is loaded when a notebook shows one, numpy by the labs, torch and matplotlib
+never.
 
 Reading order:
 

@@ -44,7 +44,8 @@ class MemoryExplorer(Explorer, status=(230,), more=(210, 60)):
     ) -> View:
         """The step's timeline as bars, with the card as a line."""
         setup = self.make_setup(
-            model=self.models[model], precision=PRECISIONS[precision], micro_batch_size=micro_batch_size, seq_len=seq_len,
+            model=self.models[model], precision=PRECISIONS[precision], micro_batch_size=micro_batch_size,
+            seq_len=seq_len,
             grad_accum_steps=grad_accum_steps, attention=attention, dropout=dropout, recomputation=recomputation,
             optimizer=OptimizerConfig(record=self.optimizers[optimizer], implementation=implementation),
         )

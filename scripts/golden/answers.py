@@ -158,8 +158,11 @@ def formula_answers(rng: random.Random, count: int = 400) -> list[dict]:
 def traced(build, trace, device: str) -> dict:
     """A trace's answers; autocast's frees have no order of their own on the CPU."""
     timeline = trace(build, device=device)
-    events = [(e.num_bytes, e.part, e.phase, e.op, e.where.endswith("(backward)"), e.is_scratch) for e in timeline.events]
-    return {"instants": sha(instants(timeline)), "events": sha(sorted(map(repr, events)) if device == "cpu" else events)}
+    events = [
+        (e.num_bytes, e.part, e.phase, e.op, e.where.endswith("(backward)"), e.is_scratch) for e in timeline.events
+    ]
+    events = sorted(map(repr, events)) if device == "cpu" else events
+    return {"instants": sha(instants(timeline)), "events": sha(events)}
 
 
 def trace_answers(rng: random.Random, count: int = 100) -> list[dict]:
@@ -176,6 +179,9 @@ def trace_answers(rng: random.Random, count: int = 100) -> list[dict]:
             answer |= {prefix + aspect: value for aspect, value in answers.items()}
         found.append(answer)
     return found
+
+
+RECOMPUTATIONS = [strategies.NONE, strategies.FULL, strategies.SAVE_ATTENTION, strategies.every(2)]
 
 
 def job_answers(rng: random.Random, count: int = 300) -> list[dict]:
@@ -200,7 +206,7 @@ def job_answers(rng: random.Random, count: int = 300) -> list[dict]:
             model=model, precision=rng.choice([PRECISIONS[i] for i in (0, 1, 3, 4)]),
             micro_batch_size=rng.choice([1, 2, 3]), seq_len=rng.choice([64, 128, 200]),
             grad_accum_steps=rng.choice([1, 1, 2]), attention=rng.choice(["stored", "flash"]),
-            recomputation=rng.choice([strategies.NONE, strategies.FULL, strategies.SAVE_ATTENTION, strategies.every(2)]),
+            recomputation=rng.choice(RECOMPUTATIONS),
             dropout=rng.choice([0.0, 0.0, 0.1]), device=rng.choice(["cuda", "cuda", "cpu"]),
         )
         case = f"{model.name} {place} {adapter} {layout} {name} {fields['device']} {fields['precision'].name}"
@@ -259,7 +265,8 @@ def plan_answers() -> list[dict]:
     for model, card, tokens, seq_len, num_cards in jobs:
         plans = find_plans(model, CARDS[card], tokens_per_step=tokens, seq_len=seq_len, num_cards=num_cards)
         found.append({
-            "case": f"{model.name} {card} {num_cards}", "tried": len(plans.plans), "first": plans.first and plans.first.name,
+            "case": f"{model.name} {card} {num_cards}", "tried": len(plans.plans),
+            "first": plans.first and plans.first.name,
             "front": sha([(p.name, p.peak_bytes, p.seconds, p.gives_up) for p in plans.front]),
             "missed": sha([(p.name, p.peak_bytes) for p in plans.missed]), "not tried": sha(plans.not_tried),
         })

@@ -2,7 +2,7 @@
 
 A ``Change`` is a record: its name, why it helps, and what it does to a ``TrainingSetup``, to the events of a run
 and to the allocator's options, as far as it can be said. Whoever advises tries changes and shows ``Effect``s, the
-most helpful first: the memory explorer, the planner, ``diagnose_memory`` and ``memkit report``. Nothing is
+most helpful first: the memory explorer, the planner, ``diagnose_memory`` and ``stepscope report``. Nothing is
 decided by the text that is shown.
 """
 

@@ -1,8 +1,8 @@
-"""One page about a run, for chapter 07 and ``memkit snapshot``: what filled the memory, when, and by which line.
+"""One page about a run, for chapter 07 and ``stepscope snapshot``: what filled the memory, when, and by which line.
 
 Every change is tried, not guessed: the events are changed as the change would change them, played through the
-allocator again, and the two peaks are subtracted (``stepscope.fitting.advice``). A recording names no parts. Its page says
-what a recording does say: lines, sizes, the peak, what stands at the end and what grows.
+allocator again, and the two peaks are subtracted (``stepscope.fitting.advice``). A recording names no parts. Its page
+says what a recording does say: lines, sizes, the peak, what stands at the end and what grows.
 """
 
 from dataclasses import dataclass, replace

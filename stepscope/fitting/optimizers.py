@@ -31,7 +31,8 @@ class Planned:
 
     def __post_init__(self):
         if bool(self.ways) == bool(self.why_not):
-            raise ValueError(f"ways={self.ways} and why_not={self.why_not!r}: give ways to try it, or the reason why not")
+            words = "give ways to try it, or the reason why not"
+            raise ValueError(f"ways={self.ways} and why_not={self.why_not!r}: {words}")
         if self.gives_up not in ("", *GIVEN_UP):
             raise ValueError(f"gives_up={self.gives_up!r} is not one of {GIVEN_UP}")
 

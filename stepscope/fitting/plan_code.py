@@ -281,7 +281,8 @@ def trainer_arguments(plan: TrainingPlan) -> dict:
         "output_dir": "out", "per_device_train_batch_size": setup.micro_batch_size,
         "gradient_accumulation_steps": setup.grad_accum_steps, "num_train_epochs": 1,
         "bf16": setup.precision == AUTOCAST_BF16, "fp16": plan.scales_loss,
-        "optim": planned(setup.optimizer.record).trainer_name or "adamw_torch_fused", "activation_checkpointing": is_full,
+        "optim": planned(setup.optimizer.record).trainer_name or "adamw_torch_fused",
+        "activation_checkpointing": is_full,
         "learning_rate": 3e-4, "warmup_steps": 100, "save_strategy": "no", "report_to": "none",
     }
     if is_full:

@@ -22,7 +22,7 @@ from stepscope.formula.offload import host_bytes, link_bytes
 from stepscope.formula.states import Standing, job_state_bytes, job_state_ledger, standing_of
 from stepscope.setup.adapters import AdapterConfig
 from stepscope.setup.experts import num_experts_of
-from stepscope.setup.job import Job
+from stepscope.setup.job import Job, as_job
 from stepscope.setup.layouts import Layout
 from stepscope.setup.optimizers import is_paged
 from stepscope.sharding.step import estimate_sharded
@@ -52,12 +52,12 @@ def peak_of(setup: TrainingSetup, layout: Layout | None = None) -> Instant:
     return second_step(setup, layout).peak
 
 
-def seconds_of(setup: Job, card: Card, layout: Layout | None = None) -> float:
+def seconds_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -> float:
     """Seconds of a step on paper, nothing hidden behind anything: the sum of ``seconds_by_term``."""
     return sum(seconds_by_term(setup, card, layout).values())
 
 
-def seconds_by_term(setup: Job, card: Card, layout: Layout | None = None) -> dict[str, float]:
+def seconds_by_term(setup: TrainingSetup, card: Card, layout: Layout | None = None) -> dict[str, float]:
     """What a step's time on paper is made of, by the rates of the card and of a host.
 
     The passes through the model; 4-bit weights are made 16-bit ones for each. What an optimizer on the host, or its
@@ -65,6 +65,7 @@ def seconds_by_term(setup: Job, card: Card, layout: Layout | None = None) -> dic
     of the links, or of PCIe where there are none, and the shards that come from the host. An optimizer's pass over
     weights and states on the card is left out: every plan has one, and its bytes cross at the card's own rate.
     """
+    setup = as_job(setup)
     dtype, passes, pcie = setup.precision.compute_dtype, passes_of(setup), card.pcie_bytes_per_s
     terms = {"passes": least_seconds(setup, card, (layout and layout.param_dtype) or dtype) * passes / 3}
     weight_bits = dtype_bits(setup.precision.weight_dtype)

@@ -1,12 +1,12 @@
 """LoRA and QLoRA on paper: thin matrices beside frozen weights, which may be in 4 bits."""
 
-from collections.abc import Iterable
 from functools import lru_cache
 
 from memkit.formats.dtypes import tensor_bytes
-from memkit.formula.backward import GRADIENT_OPS, SENDS_VIEWS
-from memkit.formula.forward import Forward
-from memkit.formula.paper import SAME, Leaf, Tensor
+from memkit.formula.additions import addition
+from memkit.formula.liveness import GRADIENT_OPS, SENDS_VIEWS
+from memkit.formula.model import Transformer
+from memkit.formula.operations import SAME, Tensor, scope
 from memkit.formula.parameters import Parameter, block_parameters, of_blocks, one_of_each_kind, parameter_ledger
 from memkit.formula.states import StateTensor, weight_tensors
 from memkit.setup.models import ModelConfig
@@ -20,8 +20,9 @@ NF4 = "nf4"
 NF4_BLOCK, NF4_SCALE_BLOCK = 64, 256
 """Values that share a scale, and scales that share one of their own (Dettmers et al. 2023, section 3)."""
 
+
 GRADIENT_OPS["gemm_4bit"] = "mm"
-SENDS_VIEWS.append("gemm_4bit")
+SENDS_VIEWS.add("gemm_4bit")
 
 
 @lru_cache(maxsize=64)
@@ -95,92 +96,81 @@ def trained_precision(precision: Precision, adapter: AdapterConfig | None) -> Pr
     return Precision(name="adapter", **dtypes)
 
 
-class AdaptedForward(Forward):
-    """The forward of a model with adapters."""
+@addition(lambda setup: isinstance(setup, Job) and setup.adapter is not None)
+class WithAdapters(Transformer):
+    """A transformer of which LoRA is trained: ``linear`` writes more operations than a plain one, and parameters
+    without a gradient make the list keep less.
+
+    Source: ``lora.Linear.forward`` of peft 0.21; ``Linear4bit.forward`` and ``_gemm_4bit_default_impl`` of
+    bitsandbytes 0.50.
+    """
 
     setup: Job
 
-    def __init__(self, setup: Job, *how):
-        self.names_core_output = "efficient" if setup.uses_efficient_kernel else setup.attention
-        super().__init__(setup, *how)
+    num_first = 2  # frozen, the first block may need no table for its backward
 
-    @staticmethod
-    def axis_sizes(setup: Job) -> dict[str, int]:
-        return Forward.axis_sizes(setup) | {"r": setup.adapter.rank}
+    @classmethod
+    def axis_sizes(cls, setup: Job) -> dict[str, int]:
+        return super().axis_sizes(setup) | {"r": setup.adapter.rank}
 
-    def add_parameters(self, parameters: Iterable[Parameter]) -> None:
-        """Beside adapters all others are frozen."""
-        adapter = self.setup.adapter
-        for p in parameters:
-            is_adapter = p.kind == "adapter"
-            dtype = adapter.dtype if is_adapter else NF4 if is_in_4_bits(p, adapter) else self.weight_dtype
-            self.parameters[p.name] = Tensor(p.axes, p.count, dtype, source=Leaf(p, dtype) if is_adapter else None)
+    def tensor_of(self, parameter: Parameter) -> Tensor:
+        """All that is no adapter is frozen, in QLoRA some of it in 4 bits."""
+        adapter, is_adapter = self.setup.adapter, parameter.kind == "adapter"
+        dtype = NF4 if is_in_4_bits(parameter, adapter) else adapter.dtype if is_adapter else self.weight_dtype
+        return Tensor(parameter.axes, parameter.count, dtype, parameter=parameter, needs_grad=is_adapter)
 
-    def parameters_of_block(self, kind: str) -> Iterable[Parameter]:
-        return (*super().parameters_of_block(kind), *adapters_of_block(self.model, self.setup.adapter, kind))
+    def parameters_of_block(self, number: int) -> tuple[Parameter, ...]:
+        """The adapters too."""
+        adapters = adapters_of_block(self.model, self.setup.adapter, self.model.mlp_of(number))
+        return super().parameters_of_block(number) + adapters
 
+    def core_output_by(self) -> str:
+        """A frozen projection after the core may not keep what the kernel keeps."""
+        return self.kernel
+
+    @scope
     def linear(self, x: Tensor, name: str, label: str = "") -> Tensor:
-        """x Wᵀ + b, and what an adapter adds."""
+        """W x, and beside an adapter W x + (α / r) B A x, of which the second is in the adapter's dtype.
+
+        Kept are A x, and x in that dtype, cast anew for each adapter.
+        """
         label = label or name.rpartition(".")[2]
-        if f"{name}.lora_a.weight" in self.parameters:
-            return self.with_adapter(x, name, label)
-        return self.product(x, name, label)
+        weight = self.parameters.get(f"{name}.weight")
+        in_4_bits = weight is not None and weight.dtype == NF4
+        y = self.linear_in_4_bits(x, name, label) if in_4_bits else super().linear(x, name, label)
+        if f"{name}.lora_a.weight" not in self.parameters:
+            return y
+        graph, adapter, label = self.graph, self.setup.adapter, y.base.name
+        narrow = graph.cast(x, adapter.dtype)
+        dropped = self.dropout(graph.view("view", narrow), f"{name} adapter", adapter.dropout)
+        thin = super().linear(dropped, f"{name}.lora_a", "A x")
+        up = super().linear(thin, f"{name}.lora_b", "lora_b")
+        scaled = graph.op("mul", [up], up.axes)
+        wider = y.dtype if y.dtype == scaled.dtype else "float32"
+        total = graph.op("add", [y, scaled], y.axes, wider, ways=(SAME, SAME), name=label)
+        self.copy_for_loop(sum(total.num_bytes for each in (y, scaled) if each.dtype != wider))
+        graph.hold(y, scaled)
+        graph.bind(narrow)
+        return graph.cast(total, y.dtype, label)
 
-    def product(self, x: Tensor, name: str, label: str) -> Tensor:
-        weight, bias = self.parameters[f"{name}.weight"], self.parameters.get(f"{name}.bias")
-        if weight.dtype == NF4:
-            return self.product_of_4_bits(x, weight, bias, label)
-        if weight.source is None:
-            return super().linear(x, name, label)
-        paper = self.paper
-        dtype = self.dtype if self.setup.precision.uses_autocast else weight.dtype
-        weight = paper.cast(weight, dtype, f"{name.rpartition('.')[2]} weight")
-        narrow = paper.cast(x, dtype)
-        return self.multiply("mm", narrow, weight, [], label, [narrow, weight])
-
-    def product_of_4_bits(self, x: Tensor, codes: Tensor, bias: Tensor | None, label: str) -> Tensor:
-        """The same with a frozen weight in NF4, which is made wide for the product, and in the backward once more.
+    @scope
+    def linear_in_4_bits(self, x: Tensor, name: str, label: str) -> Tensor:
+        """A frozen weight in NF4 is made wide for the product, and in the backward once more.
 
         It runs in the dtype that the model was loaded in and gives back its input's, whatever autocast says: no policy
         and no autocast knows ``gemm_4bit``. The scales, which are in 8 bits themselves, are made float32 first.
-        Source: ``Linear4bit.forward`` and ``_gemm_4bit_default_impl`` of bitsandbytes 0.50, which its CUDA backend
-        takes for long inputs.
         """
-        paper = self.paper
+        graph, codes, bias = self.graph, self.parameters[f"{name}.weight"], self.parameters.get(f"{name}.bias")
         scale_bytes = tensor_bytes(-(-codes.count // NF4_BLOCK), "float32")
         weight_bytes = tensor_bytes(codes.count, self.weight_dtype)
-        wide = paper.cast(x, self.weight_dtype)
+        wide = graph.cast(x, self.weight_dtype)
         # In the backward the weight stands beside the gradient, or with its scales before the gradient is there.
         scratch_bytes = max(weight_bytes, weight_bytes + scale_bytes - wide.num_bytes)
         out = self.multiply("gemm_4bit", wide, codes, [bias] if bias else [], label, scratch_bytes=scratch_bytes)
-        without_mean = paper.allocate(scale_bytes)
-        scales = paper.allocate(scale_bytes)
-        del without_mean  # an argument of ``+ absmax_offset``, without a name
-        paper.allocate(weight_bytes)
-        del scales  # ``_gemm_4bit_default_impl`` has returned its product
-        return paper.cast(out, x.dtype)
-
-    def with_adapter(self, x: Tensor, name: str, label: str) -> Tensor:
-        """W x + (α / r) B A x, of which the second is in the adapter's dtype.
-
-        Kept are A x, and x in that dtype, cast anew for each adapter.
-
-        Source: ``lora.Linear.forward`` of peft 0.21.
-        """
-        paper, adapter = self.paper, self.setup.adapter
-        y = self.product(x, name, label)
-        dtype, label = y.dtype, y.storage.block.name
-        x = paper.cast(x, adapter.dtype)
-        dropped = self.dropout(paper.view("view", x), f"{name} adapter", adapter.dropout)
-        thin = self.product(dropped, f"{name}.lora_a", "A x")
-        del dropped  # PEFT nests the three calls: no name has what goes into the next
-        up = self.product(thin, f"{name}.lora_b", "lora_b")
-        del thin
-        scaled = paper.run("mul", [up], up.axes)
-        del up
-        wider = dtype if dtype == scaled.dtype else "float32"
-        total = paper.run("add", [y, scaled], y.axes, wider, ways=(SAME, SAME), name=label)
-        if not self.is_cuda:  # the CPU's loop takes one dtype: what has another is copied first
-            paper.allocate(sum(total.num_bytes for each in (y, scaled) if each.dtype != wider))
-        del y, scaled  # `result = result + …` binds the name anew before the cast back
-        return paper.rename(paper.cast(total, dtype), label)
+        graph.bind(wide)
+        without_mean = graph.scratch(scale_bytes)
+        scales = graph.scratch(scale_bytes)
+        graph.hold(without_mean)  # an argument of ``+ absmax_offset``, without a name
+        graph.scratch(weight_bytes)
+        graph.hold(scales)
+        return graph.cast(out, x.dtype)

@@ -7,7 +7,8 @@ Reading order:
 - ``experts``: a mixture of experts in place of an MLP
 - ``sharded``: the step on one rank of many: DDP, ZeRO-1, ``fully_shard``
 - ``hugging_face``: a real module and its training step from a config.json alone
-- ``job``: The step of a ``Job`` in PyTorch: LoRA beside frozen weights, experts, an optimizer that steps in the backward
+- ``optimizers``: Lion, Muon, and steps in the backward
+- ``job``: a job's step: LoRA beside frozen weights, experts, an optimizer that steps in the backward
 """
 
 from memkit import front_door

@@ -1,7 +1,7 @@
 """A Hugging Face model from its config.json alone: the real module, and the training step that a trace follows.
 
 ``hugging_face_build(config)`` makes transformers' own module for the architecture that the file names, without
-weights and without the network, and returns a step as ``trace_script`` and ``memkit report`` take it. Language
+weights and without the network, and returns a step as ``trace_script`` and ``stepscope report`` take it. Language
 models, encoder-decoders, masked and image models each get a batch of their kind. Loads transformers, an optional
 library.
 """

@@ -37,7 +37,7 @@ class Transformer(kit.Transformer):
 
 
 def job_build(setup: Job, next_batch=None, make_model: Callable[[Job], nn.Module] = Transformer) -> Callable:
-    """The ``build`` of a job, for ``trace_memory``, ``trace_script`` and ``measure_memory``: ``memkit.training_build`` with
+    """The ``build`` of a job, for ``trace_memory``, ``trace_script`` and ``measure_memory``: the kit's build, with
     adapters beside frozen weights, experts, and an optimizer that may step in the backward.
 
     Raises: ValueError: plain torch cannot run the job's precision, or its optimizer steps on the host. ImportError: a
@@ -47,7 +47,7 @@ def job_build(setup: Job, next_batch=None, make_model: Callable[[Job], nn.Module
     >>> from stepscope import AdapterConfig
     >>> job = Job(model=models.TINY_LLAMA, seq_len=64, adapter=AdapterConfig(rank=8, targets=("query", "value")))
     >>> trace_memory(job_build(job)).at("backward").gradients
-    32768
+    114688
     """
     if setup.adapter is not None and setup.adapter.base == "nf4":
         bitsandbytes_layers()  # loaded here: a trace pretends that there is a card

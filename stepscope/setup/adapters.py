@@ -40,10 +40,11 @@ class AdapterConfig:
 
     Raises: ValueError: no target, or an unknown one; a value out of range.
 
-    >>> from memkit import TrainingSetup, estimate_memory, models, recipes
+    >>> from memkit import estimate_memory, models, recipes
+    >>> from stepscope import Job
     >>> lora = AdapterConfig(rank=16, targets=("query", "value"))
-    >>> setup = TrainingSetup(model=models.LLAMA_2_7B, precision=recipes.PURE_BF16, adapter=lora, seq_len=512)
-    >>> estimate_memory(setup).at("optimizer").optimizer_states  # 8 B for each of 8,388,608 parameters
+    >>> job = Job(model=models.LLAMA_2_7B, precision=recipes.PURE_BF16, adapter=lora, seq_len=512)
+    >>> estimate_memory(job).at("optimizer").optimizer_states  # 8 B for each of 8,388,608 parameters
     67108864
     """
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from memkit.setup.models import GPT2, ModelConfig
+from stepscope.setup.experts import ExpertsConfig, num_experts_of
 
 GPT2_KEYS = {
     "num_layers": "n_layer", "hidden_size": "n_embd", "num_heads": "n_head", "vocab_size": "vocab_size",
@@ -84,7 +85,7 @@ def model_of_config(config: str | Path | Mapping) -> ModelConfig:
         whole = config | (config.get("text_config") or {})  # models that read images have one
         why = [words for key, words in BEYOND.items() if whole.get(key)]
         reason = "; ".join(dict.fromkeys(why)) or f"the formula knows {', '.join(FAMILIES)}"
-        trace_it = "Trace it: memkit report config.json, or in Python hugging_face_build(config)"
+        trace_it = "Trace it: stepscope report config.json, or in Python hugging_face_build(config)"
         raise ValueError(f"model_type={kind!r} is no ModelConfig: {reason}. {trace_it}")
     _, keys, choices = FAMILIES[kind]
     sizes = {ours: config[theirs] for ours, theirs in keys.items() if config.get(theirs)}
@@ -100,7 +101,7 @@ def model_of_config(config: str | Path | Mapping) -> ModelConfig:
             raise ValueError(f"{name!r} does not divide chosen scores by their sum (norm_topk_prob); the formula does")
         step, dense = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers") or ()
         choices["dense_layers"] = tuple(n for n in range(sizes["num_layers"]) if (n + 1) % step or n in dense)
-    return ModelConfig(name=name, **sizes, **choices)
+    return (ExpertsConfig if "num_experts" in keys else ModelConfig)(name=name, **sizes, **choices)
 
 
 def config_of(model: ModelConfig) -> dict:
@@ -113,8 +114,11 @@ def config_of(model: ModelConfig) -> dict:
     >>> one == models.GPT2_XL
     True
     """
-    kinds = {"gpt2": model.fuses_qkv, "qwen3_moe": model.has_qk_norm and model.num_experts, "qwen3": model.has_qk_norm,
-             "mixtral": model.num_experts, "llama": model.has_output_bias or not model.has_qkv_bias, "qwen2": True}
+    kinds = {
+        "gpt2": model.fuses_qkv, "qwen3_moe": model.has_qk_norm and num_experts_of(model),
+        "qwen3": model.has_qk_norm, "mixtral": num_experts_of(model),
+        "llama": model.has_output_bias or not model.has_qkv_bias, "qwen2": True,
+    }
     kind = next(kind for kind, is_this in kinds.items() if is_this)
     architecture, keys, _ = FAMILIES[kind]
     config = {theirs: getattr(model, ours) for ours, theirs in keys.items()}

@@ -47,8 +47,8 @@ class Paged(State):
 class Quantized(State):
     """A moment in few bits: codes, one float32 scale a block, a map from codes to values.
 
-    Each tensor has a map of its own of ``map_values``, or all share one (``shares_map``), and then a tensor's last block
-    may be short; else one with a short block is left as wide as it is. ``block_size`` values share a scale.
+    Each tensor has a map of its own of ``map_values``, or all share one (``shares_map``), and then a tensor's last
+    block may be short; else one with a short block is left as wide as it is. ``block_size`` values share a scale.
     """
 
     coded: str = "uint8"

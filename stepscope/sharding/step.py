@@ -1,11 +1,12 @@
-"""The training step on one rank of many: ``estimate_memory``'s own step, with what a layout does around each block.
+"""The training step on one rank of many: ``estimate_memory``'s own walk, whose events a layout rewrites.
 
 ``fully_shard`` gathers a block's weights before its forward and frees them after it (``reshard_after_forward``), then
 again before its backward, while the buffer of the block before that one is already being filled (prefetch). After the
 backward the whole gradient is copied into one buffer, reduced to this rank's share, and freed. Three things stay longer
 than one would think: the buffer of an all-gather until the next block has copied its own, that of a reduce-scatter
 until the next block's is made, and the whole gradient of a group's last parameter until the share is there. The root's
-group stays whole from the forward's start to the backward's end.
+group stays whole from the forward's start to the backward's end. The walk's segments are its units of blocks, so what a
+rank does before and after a block is put around a segment.
 
 Source: _fsdp_param_group.py and _fsdp_collectives.py of torch/distributed/fsdp/_fully_shard, and
 torch/nn/parallel/distributed.py, torch 2.13.
@@ -15,10 +16,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from memkit.formats.dtypes import tensor_bytes
+from memkit.formula import gradients
 from memkit.formula.estimate import estimate_run
-from memkit.formula.forward import Run
+from memkit.formula.liveness import FREED, Block, Recorder, Segment, Walk
 from memkit.formula.optimizer import write_states, write_update, write_weights
-from memkit.formula.paper import Paper, Storage
 from memkit.formula.parameters import (
     Parameter,
     block_parameters,
@@ -26,6 +27,7 @@ from memkit.formula.parameters import (
     output_parameters,
     parameter_ledger,
 )
+from memkit.formula.run import Run
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import MemoryTimeline
 from stepscope.setup.job import Job
@@ -135,29 +137,28 @@ class Rank(Run):
         whole = parameter_ledger(setup.model)
         return whole_tensors(whole, self.layout.dp_size) if self.layout.stage == 1 else self.kept(setup)
 
-    def write_weights(self, setup: TrainingSetup, paper: Paper) -> None:
-        write_weights(setup, paper, setup.precision, self.kept(setup))
+    def write_weights(self, setup: TrainingSetup, record: Recorder) -> None:
+        write_weights(setup, record, setup.precision, self.kept(setup))
 
-    def write_states(self, setup: TrainingSetup, paper: Paper) -> None:
-        write_states(setup, paper, setup.precision, self.stepped(setup))
+    def write_states(self, setup: TrainingSetup, record: Recorder) -> None:
+        write_states(setup, record, setup.precision, self.stepped(setup))
 
-    def write_step(self, setup: TrainingSetup, paper: Paper) -> None:
-        paper.where = "optimizer"
-        write_update(setup, paper, setup.precision, self.stepped(setup))
+    def write_step(self, setup: TrainingSetup, record: Recorder) -> None:
+        write_update(setup, record, setup.precision, self.stepped(setup), "optimizer")
 
 
 class Replicated(Rank):
     """A rank of DDP: all is whole, and buckets for the gradients stand from the start."""
 
-    def write_weights(self, setup: TrainingSetup, paper: Paper) -> None:
-        super().write_weights(setup, paper)
-        paper.where, paper.op = "DistributedDataParallel", "buckets"
+    def write_weights(self, setup: TrainingSetup, record: Recorder) -> None:
+        super().write_weights(setup, record)
         num_values = sum(parameter.count for parameter in self.kept(setup))
-        paper.place(tensor_bytes(num_values, setup.precision.weight_dtype), "gradients")
+        num_bytes = tensor_bytes(num_values, setup.precision.weight_dtype)
+        record.new(num_bytes, "buckets", "DistributedDataParallel", "gradients")
 
-    def adds_gradients(self, accumulates: bool) -> bool:
+    def backward(self, setup: TrainingSetup, walk: Walk, accumulates: bool, makes_states: bool) -> list[Segment]:
         """As views of the buckets, gradients have their room from the start."""
-        return accumulates or self.layout.gradient_as_bucket_view
+        return super().backward(setup, walk, accumulates or self.layout.gradient_as_bucket_view, makes_states)
 
 
 class FullySharded(Rank):
@@ -172,17 +173,17 @@ class FullySharded(Rank):
         self.root, self.block = groups_of(setup, layout)
         self.is_on_host = layout.offloads and setup.device == "cuda"
 
-    def write_weights(self, setup: TrainingSetup, paper: Paper) -> None:
+    def write_weights(self, setup: TrainingSetup, record: Recorder) -> None:
         if not self.is_on_host:  # else all of it is in the host's memory
-            super().write_weights(setup, paper)
+            super().write_weights(setup, record)
 
-    def write_states(self, setup: TrainingSetup, paper: Paper) -> None:
+    def write_states(self, setup: TrainingSetup, record: Recorder) -> None:
         if not self.is_on_host:
-            super().write_states(setup, paper)
+            super().write_states(setup, record)
 
-    def write_step(self, setup: TrainingSetup, paper: Paper) -> None:
+    def write_step(self, setup: TrainingSetup, record: Recorder) -> None:
         if not self.is_on_host:
-            super().write_step(setup, paper)
+            super().write_step(setup, record)
 
     def computes(self, setup: TrainingSetup) -> TrainingSetup:
         """Forward and backward run in ``param_dtype``, with weights and gradients in it."""
@@ -195,100 +196,143 @@ class FullySharded(Rank):
         )
         return replace(setup, precision=precision)
 
-    def adds_gradients(self, accumulates: bool) -> bool:
-        """A whole gradient is new each time; what accumulates is its share."""
-        return False
+    def forward(self, walk: Walk) -> list[Segment]:
+        """Each group is gathered before its segment, the root's after the batch; stage 3 frees a block's behind it."""
+        self.ranks = Ranks(walk.block_bytes, self.layout, self.is_on_host)
+        ranks, out, last = self.ranks, [], walk.backward[0].unit
+        for number, segment in enumerate(walk.forward):
+            events = segment.events
+            if number == 0:
+                ranks.events += events[:2]  # token ids and targets
+                ranks.enter(0, self.root, "weights")
+                ranks.events += events[2:]
+            elif number < last:
+                ranks.enter(number, self.block, "weights" if self.layout.stage == 2 else "temporary")
+                ranks.events += events
+                if self.layout.stage == 3:
+                    ranks.drop_all(ranks.whole.pop(number))
+            else:
+                ranks.events += events
+                if number == last:
+                    ranks.replace("gathered", None)
+            out.append(ranks.cut(segment))
+        return out
 
-    def start(self, paper: Paper) -> None:
-        """Nothing is gathered yet."""
-        self.paper, self.whole = paper, {}
-        self.gathering = self.gathered = self.unreduced = None
-        self.until_the_end: list[tuple[Storage, int]] = []
+    def backward(self, setup: TrainingSetup, walk: Walk, accumulates: bool, makes_states: bool) -> list[Segment]:
+        """Each block is gathered again, the one before it ahead; its gradients are reduced to a share."""
+        ranks, out, outside = self.ranks.copy(), [], []
+        last = walk.backward[0].unit
+        for segment in gradients.kept(walk.backward, walk.block_bytes, self.gradient_dtypes(setup)):
+            unit, is_block = segment.unit, 0 < segment.unit < last
+            if self.layout.stage == 3:
+                if is_block:
+                    ranks.copy_out(unit, self.block, "temporary")
+                if unit == last or unit > 1:  # a block before this one is left
+                    ranks.gather(self.block)
+            ranks.events += segment.events
+            whole = [block for block, sign in segment.events if sign > 0 and block.part == "gradients"]
+            if is_block:
+                ranks.reduce(unit, self.block, whole, segment.times, accumulates)
+            else:
+                outside += whole
+            if unit == 0:
+                ranks.reduce(0, self.root, outside, 1, accumulates)
+                ranks.finish()
+            out.append(ranks.cut(segment))
+        return out
 
-    def enter(self, block: int | None) -> None:
-        """The root's group becomes whole, or a block's; where a block stays so it counts as weights."""
-        group = self.root if block is None else self.block
-        self._gather(group)
-        stays = block is None or self.layout.stage == 2
-        self._copy_out(block, group, "weights" if stays else "temporary", is_forward=True)
 
-    def leave(self, block: int | None) -> None:
-        """``reshard_after_forward``; at the end the buffer of the last all-gather goes."""
-        if block is None:
-            self.gathered = None
-        elif self.layout.stage == 3:
-            del self.whole[block]
+class Ranks(Recorder):
+    """Buffers of collectives, by the names that PyTorch's code has for them, and a group's whole weights."""
 
-    def enter_backward(self, block: int | None, accumulates: bool) -> None:
-        """The block becomes whole again, and the block before it is gathered ahead, at first the last one."""
-        self.accumulates = accumulates
-        if self.layout.stage == 3:
-            if block is not None:
-                self._copy_out(block, self.block, "temporary")
-            if block != 0:
-                self._gather(self.block)
+    def __init__(self, block_bytes: int, layout: Layout, is_on_host: bool):
+        super().__init__(block_bytes)
+        self.layout, self.is_on_host = layout, is_on_host
+        self.whole: dict[int, list[Block]] = {}
+        self.gathering: Block | None = None
+        self.gathered: Block | None = None
+        self.unreduced: Block | None = None
+        self.until_the_end: list[tuple[Block, int]] = []
 
-    def leave_backward(self, block: int | None, gradients: list[Storage], times: int = 1) -> list[Storage]:
-        """Its gradients are reduced, the root's last; then all buffers go."""
-        if block is not None:
-            return self._reduce(block, self.block, gradients, times)
-        shares = self._reduce(None, self.root, gradients, 1)
-        self.unreduced = None
-        for storage, num_alike in self.until_the_end:
-            self.paper.events += [(storage.block, -1)] * (num_alike - 1)  # of the blocks that this one stands for
-        self.until_the_end = []
-        return shares
+    def copy(self) -> "Ranks":
+        """As things stand after a forward, for each of the backwards that may follow it."""
+        other = Ranks(self.block_bytes, self.layout, self.is_on_host)
+        other.whole = dict(self.whole)
+        return other
 
-    def _gather(self, group: Group) -> None:
+    def cut(self, segment: Segment) -> Segment:
+        """What was written since the last cut, as this segment."""
+        events, self.events = self.events, []
+        return Segment(segment.times, segment.unit, events)
+
+    def replace(self, name: str, block: Block | None) -> None:
+        """The name is bound anew: what it held goes."""
+        before = getattr(self, name)
+        setattr(self, name, block)
+        if before is not None:
+            self.drop(before)
+
+    def drop_all(self, blocks: list[Block]) -> None:
+        """These go, whoever held them."""
+        self.events += [(block, FREED) for block in blocks]
+
+    def enter(self, unit: int, group: Group, part: str) -> None:
+        """A group becomes whole for the forward; the buffer stays until the next group has its own."""
+        self.gather(group)
+        gathering, self.gathering = self.gathering, None
+        self.copy_out(unit, group, part)
+        self.replace("gathered", gathering)
+
+    def gather(self, group: Group) -> None:
         """Start an all-gather: the shards are cast or brought to the device, then the buffer is made."""
-        paper = self.paper
-        paper.where, paper.op = "fully_shard", "all_gather"
         if group.num_ranks == 1:
             return
-        casts = group.param_dtype != group.weight_dtype
-        copies = []
+        how, casts, copies = ("all_gather", "fully_shard"), group.param_dtype != group.weight_dtype, []
         if self.is_on_host:
             for count in group.shard_counts:
-                brought = paper.allocate(tensor_bytes(count, group.weight_dtype))
-                copies.append(paper.allocate(tensor_bytes(count, group.param_dtype)) if casts else brought)
-                del brought  # cast: the copy in the weight's dtype was in no list
+                brought = self.new(tensor_bytes(count, group.weight_dtype), *how)
+                copies.append(self.new(tensor_bytes(count, group.param_dtype), *how) if casts else brought)
+                if casts:  # the copy in the weight's dtype was in no list
+                    self.drop(brought)
         elif casts:
-            copies.append(paper.allocate(group.share_bytes(group.param_dtype)))
-        self.gathering = paper.allocate(group.whole_bytes(group.param_dtype))
+            copies.append(self.new(group.share_bytes(group.param_dtype), *how))
+        self.replace("gathering", self.new(group.whole_bytes(group.param_dtype), *how))
+        self.drop_all(copies)
 
-    def _copy_out(self, key: int | None, group: Group, part: str, is_forward: bool = False) -> None:
-        """Wait for it: whole tensors are made; in a forward the buffer stays until the next group has its own."""
-        self.paper.where, self.paper.op = "fully_shard", "copy_out"
-        whole = (tensor_bytes(count * group.num_ranks, group.param_dtype) for count in group.shard_counts)
-        self.whole[key] = [self.paper.allocate(num_bytes) for num_bytes in whole]
-        for storage in self.whole[key]:
-            storage.block.part = part
-        if is_forward:
-            self.gathered = self.gathering
-        self.gathering = None
+    def copy_out(self, unit: int, group: Group, part: str) -> None:
+        """Wait for it: whole tensors are made, and in a backward the buffer goes."""
+        sizes = [tensor_bytes(count * group.num_ranks, group.param_dtype) for count in group.shard_counts]
+        self.whole[unit] = [self.new(num_bytes, "copy_out", "fully_shard", part) for num_bytes in sizes]
+        self.replace("gathering", None)
 
-    def _reduce(self, key: int | None, group: Group, gradients: list[Storage], times: int) -> list[Storage]:
+    def reduce(self, unit: int, group: Group, whole: list[Block], times: int, accumulates: bool) -> None:
         """Whole gradients go into one buffer, a share comes out; the buffer stays until the next one is made."""
-        paper = self.paper
-        paper.where, paper.op = "fully_shard", "reduce_scatter"
-        del self.whole[key]
-        self.unreduced = None
-        self.unreduced = paper.allocate(group.whole_bytes(group.reduce_dtype))
-        last = group.parameters[-1].name if group.num_ranks > 1 else ""
-        for gradient in gradients:
-            gradient.block.part = "temporary"
-        gradient = None
-        gradients[:] = [gradient for gradient in gradients if gradient.block.name == last]  # a loop's name holds it
-        share = reduced = paper.allocate(group.share_bytes(group.reduce_dtype))
+        how = "reduce_scatter", "fully_shard"
+        self.drop_all(self.whole.pop(unit))
+        self.replace("unreduced", None)
+        self.unreduced = self.new(group.whole_bytes(group.reduce_dtype), *how)
+        name = group.parameters[-1].name if group.num_ranks > 1 else ""
+        last = [block for block in whole if block.gradient_of.parameter.name == name]  # a loop's name holds it
+        for block in whole:
+            block.part = "temporary"
+        self.drop_all([block for block in whole if block not in last])
+        share = reduced = self.new(group.share_bytes(group.reduce_dtype), *how)
         if group.reduce_dtype != group.weight_dtype:
-            share = paper.allocate(group.share_bytes(group.weight_dtype))
-            if self.layout.num_replicas > 1:  # what was all-reduced over the replicas too stays until the end
-                self.until_the_end.append((reduced, times))
-        elif self.layout.num_replicas > 1 and (self.is_on_host or self.accumulates):
+            share = self.new(group.share_bytes(group.weight_dtype), *how)
+        stays = not (self.is_on_host or accumulates)
+        # Over replicas, what was all-reduced stays until the end, unless it is the share itself.
+        if self.layout.num_replicas > 1 and (reduced is not share or not stays):
             self.until_the_end.append((reduced, times))
-        del reduced  # ``reduce_output`` names the share by now
-        gradients.clear()
-        if self.is_on_host or self.accumulates:
-            return []
-        share.block.part = "gradients"
-        return [share]
+        elif reduced is not share:
+            self.drop(reduced)
+        if stays:
+            share.part = "gradients"
+        elif share is not reduced or self.layout.num_replicas == 1:
+            self.drop_all([share])
+        self.drop_all(last)
+
+    def finish(self) -> None:
+        """At the backward's end all buffers go."""
+        self.replace("unreduced", None)
+        for block, times in self.until_the_end:
+            self.drop_all([block] * times)

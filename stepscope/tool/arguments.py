@@ -66,7 +66,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def add_report_options(one: argparse.ArgumentParser) -> None:
-    """What ``memkit report`` takes."""
+    """What ``stepscope report`` takes."""
     one.add_argument(
         "target", metavar="my_module.py:build",
         help="build() makes model and optimizer and returns the step; or a script, with its arguments after --; or a "
@@ -94,10 +94,10 @@ def parser(description: str) -> OneLineParser:
     shared.add_argument("--json", action="store_true", help="print the result as JSON")
     shared.add_argument("--fail-above", metavar="SIZE", type=bytes_in, help="exit 1 above this, such as 22GiB")
     main = OneLineParser(
-        prog="memkit", description=doc, epilog=f"Exit codes:{codes}",
+        prog="stepscope", description=doc, epilog=f"Exit codes:{codes}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    main.add_argument("--version", action="version", version=f"memkit {__version__}")
+    main.add_argument("--version", action="version", version=f"stepscope {__version__}")
     commands = main.add_subparsers(dest="command", required=True)
     kind = {"parents": [shared], "epilog": f"Exit codes:{codes}"}
     one = commands.add_parser("report", help="a program, traced without a GPU", **kind)

@@ -1,4 +1,4 @@
-"""The worst batch of a reader's own data, for ``memkit report train.py --batches 500``: its loader runs alone.
+"""The worst batch of a reader's own data, for ``stepscope report train.py --batches 500``: its loader runs alone.
 
 A run is followed for two steps; what ends it may be the one long batch of its fortieth. A step is not traced for each
 batch: at the first step the DataLoader that fed it hands out the rest alone, and only shapes are kept.

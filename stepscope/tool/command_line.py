@@ -1,23 +1,23 @@
-"""The command line: ``memkit report``, ``fit``, ``list`` and ``snapshot``.
+"""The command line: ``stepscope report``, ``fit``, ``list`` and ``snapshot``.
 
-    memkit report my_module.py:build        the step that build() returns, traced without a GPU
-    memkit report train.py -- --lr 1e-3     a training script as "python train.py --lr 1e-3" runs it, until its second
+    stepscope report my_module.py:build        the step that build() returns, traced without a GPU
+    stepscope report train.py -- --lr 1e-3     a training script as "python train.py --lr 1e-3" runs it, until its second
                                             step; --assume train.py:41=128: what only values could say on that line
-    memkit report train.ipynb               a notebook, all cells in order; %pip, !ls and their like are left out
-    memkit report train.py --batches 500    its DataLoader hands out 500 batches alone, and the worst is traced
-    memkit report train.py --until eval     on through its first evaluation; the epoch before it is cut short
-    memkit report train.py --vary N --card CARD -- --batch-size N
+    stepscope report train.ipynb               a notebook, all cells in order; %pip, !ls and their like are left out
+    stepscope report train.py --batches 500    its DataLoader hands out 500 batches alone, and the worst is traced
+    stepscope report train.py --until eval     on through its first evaluation; the epoch before it is cut short
+    stepscope report train.py --vary N --card CARD -- --batch-size N
                                             the largest N that fits the card, plain and recomputed;
                                             with --batches, on the worst batch of each N
-    memkit report config.json               a Hugging Face model, bf16, 1 sequence of 1,024 tokens, fused AdamW
-    memkit fit MODEL --card CARD --tokens N --seq-len N [--cards N]
+    stepscope report config.json               a Hugging Face model, bf16, 1 sequence of 1,024 tokens, fused AdamW
+    stepscope fit MODEL --card CARD --tokens N --seq-len N [--cards N]
                                             every plan that fits, and the code of the best one; MODEL is a name
                                             such as Llama-2-7B, or a config.json; on N equal cards by ZeRO's
                                             stages, the tokens shared out over them
                                             --lora [RANK] --targets query,value: only adapters are trained;
                                             --host 64GiB: what offloading may take of the host's memory
-    memkit list                             the models and cards that have names
-    memkit snapshot FILE [--device N]       a recording of torch.cuda.memory._dump_snapshot
+    stepscope list                             the models and cards that have names
+    stepscope snapshot FILE [--device N]       a recording of torch.cuda.memory._dump_snapshot
 
 Every command takes ``--json`` (the result as JSON) and ``--fail-above 22GiB`` for a CI job. It is compared with the
 bytes expected on the card (report), the plan's peak (fit), or the peak of reserved bytes (snapshot).
@@ -63,7 +63,7 @@ def answer(options: argparse.Namespace) -> int:
     if num_bytes == sys.maxsize:  # no plan fits
         return ABOVE
     if options.fail_above is not None and num_bytes > options.fail_above:
-        print(f"memkit: {format_bytes(num_bytes)} is above {format_bytes(options.fail_above)}", file=sys.stderr)
+        print(f"stepscope: {format_bytes(num_bytes)} is above {format_bytes(options.fail_above)}", file=sys.stderr)
         return ABOVE
     return 0
 
@@ -84,16 +84,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser(__doc__).parse_args(words[:end])
     options.script_arguments = words[end + 1 :]
     if end < len(words) and options.command != "report":
-        parser(__doc__).error(f"memkit {options.command} takes nothing after --")
+        parser(__doc__).error(f"stepscope {options.command} takes nothing after --")
     try:
         return answer(options)
     except KeyboardInterrupt:
         progress()
-        print("memkit: stopped", file=sys.stderr)
+        print("stepscope: stopped", file=sys.stderr)
         return STOPPED
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the program under report may raise anything
         progress()
-        print(f"memkit: {in_words(error)}", file=sys.stderr)
+        print(f"stepscope: {in_words(error)}", file=sys.stderr)
         return UNUSABLE
 
 

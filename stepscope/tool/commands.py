@@ -68,17 +68,17 @@ def loaded_build(target: str, arguments: Sequence[str] = ()) -> Callable:
 def progress(words: str = "") -> None:
     """A line on stderr; on a terminal it replaces the one before, and without words it clears that."""
     if sys.stderr.isatty():
-        print(f"\r\x1b[Kmemkit: {words} ..." if words else "\r\x1b[K", end="", file=sys.stderr, flush=True)
+        print(f"\r\x1b[Kstepscope: {words} ..." if words else "\r\x1b[K", end="", file=sys.stderr, flush=True)
     elif words:
-        print(f"memkit: {words} ...", file=sys.stderr, flush=True)
+        print(f"stepscope: {words} ...", file=sys.stderr, flush=True)
 
 
 def report_command(options: argparse.Namespace) -> Found:
-    """``memkit report``: the bytes that --fail-above looks at, the text, and JSON."""
+    """``stepscope report``: the bytes that --fail-above looks at, the text, and JSON."""
     from memkit.hardware.cards import CARDS
 
     if importlib.util.find_spec("torch") is None:
-        raise ValueError("memkit report traces a program with PyTorch, which is not installed: pip install torch")
+        raise ValueError("stepscope report traces a program with PyTorch, which is not installed: pip install torch")
     card = options.card and named("card", options.card, CARDS)
     of_scripts = options.batches, options.vary, options.until, options.ranks
     if any(of_scripts) and not options.target.endswith(SCRIPTS):
@@ -133,7 +133,7 @@ def report_command(options: argparse.Namespace) -> Found:
 
 
 def largest_found(options: argparse.Namespace, script, card) -> Found:
-    """``memkit report --vary N``: the largest number in the place of N with which the script should fit the card."""
+    """``stepscope report --vary N``: the largest number in the place of N with which the script should fit the card."""
     from stepscope.allocator.trace_replay import replay_trace
     from stepscope.fitting.room import fits_of, left_out_of
     from stepscope.tool.batches import Loaders, on_its_worst, watched
@@ -185,7 +185,7 @@ def largest_found(options: argparse.Namespace, script, card) -> Found:
 
 
 def list_command(options: argparse.Namespace) -> Found:
-    """``memkit list``: the names that ``fit`` and ``report`` take."""
+    """``stepscope list``: the names that ``fit`` and ``report`` take."""
     from memkit.formula.parameters import count_parameters
     from memkit.hardware.cards import CARDS
     from stepscope.setup.experts import PUBLISHED_MODELS
@@ -209,7 +209,7 @@ def changes_as_data(changes: Sequence) -> list[dict]:
 
 
 def fit_command(options: argparse.Namespace) -> Found:
-    """``memkit fit``: the plans that fit, and the code of the one that gives up least and takes least time."""
+    """``stepscope fit``: the plans that fit, and the code of the one that gives up least and takes least time."""
     from memkit.hardware.cards import CARDS
     from stepscope.fitting.plan_code import code_of
     from stepscope.fitting.plans import find_plans
@@ -257,7 +257,7 @@ def plan_as_data(plan) -> dict:
 
 
 def snapshot_command(options: argparse.Namespace) -> Found:
-    """``memkit snapshot``: as ``report``, of a recording."""
+    """``stepscope snapshot``: as ``report``, of a recording."""
     from stepscope.fitting.diagnosis import diagnose_memory
 
     progress(f"replaying {options.file}")

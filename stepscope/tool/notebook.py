@@ -1,4 +1,4 @@
-"""The code cells of a notebook as plain Python, for ``memkit report train.ipynb``, whose ``Script`` runs them.
+"""The code cells of a notebook as plain Python, for ``stepscope report train.ipynb``, whose ``Script`` runs them.
 
 What only a notebook understands and trains nothing (``%matplotlib``, ``!pip``, a cell in ``%%bash``) is left out.
 """

@@ -28,7 +28,7 @@ NUM_TRIED = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What ``memkit report`` shows: the trace, its step with the peak, the page about it, and what follows."""
+    """What ``stepscope report`` shows: the trace, its step with the peak, the page about it, and what follows."""
 
     name: str
     trace: MemoryTimeline

@@ -23,7 +23,7 @@ Reading order:
 - ``log``: what a script's trace writes down beside the kit's log
 - ``evaluations``: a model that runs again without gradients is followed once
 - ``trace``: ``trace_script``: every allocation of a step
-- ``kernels``: More kernels that torch has for CUDA and not for ``meta``, and functions that may take another amount than traced
+- ``kernels``: more kernels that torch has for CUDA and not for ``meta``
 """
 
 from memkit import front_door

@@ -1,4 +1,4 @@
-"""One rank of a script of many, for ``memkit report --ranks``: what ``torchrun`` or ``mp.spawn`` would start.
+"""One rank of a script of many, for ``stepscope report --ranks``: what ``torchrun`` or ``mp.spawn`` would start.
 
 Rank 0 runs in this process, in a group that sends nothing (torch's own ``fake`` backend): it holds its share of any
 number of ranks, and the buffers that it sends from and receives into. What NCCL allocates for itself is not in it.

@@ -39,7 +39,7 @@ class NeedsValues(shapes.NeedsValues):
         )
         offer = (
             "Or say what comes out (how many rows, the longest target, a value, 1 or 0 for a "
-            f"branch): trace_script(..., assume={{{own!r}: 128}}), or memkit report --assume {own}=128"
+            f"branch): trace_script(..., assume={{{own!r}: 128}}), or stepscope report --assume {own}=128"
         )
         if not can_assume:
             offer = "No one number says what comes out: use measure_memory"

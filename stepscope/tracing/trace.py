@@ -28,7 +28,7 @@ from stepscope.tracing.cuda import pretend_cuda_for_script
 from stepscope.tracing.evaluations import Evaluations
 from stepscope.tracing.host import META, Place, Places, place_named
 from stepscope.tracing.known import ASSUMED, Assumptions, KnownValues, Unknown, result_of_size
-from stepscope.tracing.libraries import CUDA_LIBRARIES, Besides, as_compiled
+from stepscope.tracing.libraries import Besides, as_compiled
 from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE, ScriptLog
 from stepscope.tracing.patched import Patches
 from stepscope.tracing.refusals import NeedsValues, not_followed, refuse_dtypes, refuse_unseen
@@ -41,7 +41,8 @@ NO_KERNEL = NotImplementedError, fake.UnsupportedOperatorException
 VALUE_ERRORS = (*NO_KERNEL, fake.DataDependentOutputException, fake.DynamicOutputShapeException)
 VALUE_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 NESTED = {aten._nested_tensor_from_tensor_list.default, aten._nested_view_from_jagged.default}
-OWN_FILES = {str(path) for path in Path(__file__).parent.glob("*.py")} | {str(Path(__file__).parents[1] / "tool/script.py")}
+OWN_FILES = {str(path) for path in Path(__file__).parent.glob("*.py")}
+OWN_FILES.add(str(Path(__file__).parents[1] / "tool/script.py"))
 
 
 def trace_script(
@@ -92,7 +93,7 @@ def trace_script(
     assumptions.refuse_unused()
     granularity = ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1
     timeline = timeline_of(tracer.log, source="traced", device=device, granularity=granularity)
-    about_number = [*tracer.about_number, *tracer.missing.values(), *tracer.besides.tell(timeline.peak_bytes)]
+    about_number = [*tracer.about_number, *tracer.missing.values(), *tracer.left_out.tell(timeline.peak_bytes)]
     said = {ABOUT_NUMBER: "\n".join(about_number)} if about_number else {}
     if timeline.events and (line := tracer.log.line_at(timeline.events.peak())):
         said[OWN_LINE] = line
@@ -110,7 +111,7 @@ class ScriptTracer(kit.Tracer):
 
     def forget(self) -> None:
         super().forget()
-        self.log, self.besides = ScriptLog(), Besides()
+        self.log, self.left_out = ScriptLog(), Besides()
         self.missing: dict[int, str] = {}  # by optimizer
         self.lines = Lines(trace_script.__code__)
         self.lines.foreign_files |= OWN_FILES
@@ -170,10 +171,6 @@ class ScriptTracer(kit.Tracer):
                 raise
         refuse_dtypes(func, args)
         self.known.follow(func, args, kwargs, out)
-        if self.device_type == "cpu":
-            self.besides.meet_on_cpu(func, args, out, self.log)
-        elif func in CUDA_LIBRARIES:
-            self.besides.meet(func, self.lines.of(frame))
         return out
 
     def decomposed(self, func, args, kwargs, error):

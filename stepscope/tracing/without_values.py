@@ -62,7 +62,7 @@ class ShapesOnly(shapes.ShapesOnly):
         text = (
             f"Tensor.{call}: a trace has no values; the result is 1.0, 0 for whole numbers. A step that "
             "returns early on it is traced only as far as it goes, and a best state that is kept may be missing. "
-            f"Say the value: assume={{{own_line()!r}: 0.5}}, or memkit report --assume {own_line()}=0.5"
+            f"Say the value: assume={{{own_line()!r}: 0.5}}, or stepscope report --assume {own_line()}=0.5"
         )
         self.warn_once("values", text)
 

@@ -59,7 +59,7 @@ class PlanExplorer(Explorer, verdict=(130,), status=(225, 76, 175, 105)):
         if chosen:
             words = [f"Plan {plan} of {len(allowed)} unbeaten: {chosen.name}.", *in_words(chosen, found)]
             sizes = f"--tokens {tokens_per_step} --seq-len {seq_len} --cards {num_cards}"
-            words.append(f"Its code, traced: memkit fit '{model}' --card '{card}' {sizes}" if plan == 1 else "")
+            words.append(f"Its code, traced: stepscope fit '{model}' --card '{card}' {sizes}" if plan == 1 else "")
         rows = {plan.name: plan for plan in allowed[:MAX_ROWS]}
         columns = {
             "time ÷ least": [times_least(plan, found) for plan in rows.values()],

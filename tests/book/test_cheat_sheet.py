@@ -11,8 +11,9 @@ from book.cheat_sheet import JOBS, TECHNIQUES, apply_techniques, sheet_figure, w
 from memkit.formula.estimate import estimate_memory
 from memkit.setup.models import TINY_GPT2, TINY_LLAMA
 from memkit.setup.training import TrainingSetup
+from stepscope.setup.job import Job
 
-SMALL = {"small": TrainingSetup(model=TINY_LLAMA, micro_batch_size=2, seq_len=32, device="cpu")}
+SMALL = {"small": Job(model=TINY_LLAMA, micro_batch_size=2, seq_len=32, device="cpu")}
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +44,14 @@ def test_what_shrinks_activations_leaves_a_peak_of_states_as_it_is(lines):
 
 
 def test_a_technique_s_peak_is_what_the_trace_finds():
-    from memkit.program.transformer import training_build
-    from stepscope.tracing.trace import trace_script
+    from memkit.tracing.trace import trace_memory
+    from stepscope.program.job import job_build
 
     for technique in TECHNIQUES:
         setup = technique.applied(SMALL["small"])
         if "8-bit" in technique.name or "host" in technique.name or "LoRA" in technique.name or technique.layout:
             continue  # tests/stepscope/formula/test_small_states.py and tests/stepscope/sharding trace these
-        traced = trace_script(training_build(setup), device="cpu").for_step(2).peak_bytes
+        traced = trace_memory(job_build(setup), device="cpu").for_step(2).peak_bytes
         assert estimate_memory(setup).for_step(2).peak_bytes == pytest.approx(traced, rel=1e-3), technique.name
 
 

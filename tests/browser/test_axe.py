@@ -6,18 +6,21 @@ from pathlib import Path
 import pytest
 from live_notebook import PANEL, open_and_run, write_notebook
 
-from memkit import widgets
+from memkit import widgets as kit
+from stepscope import widgets as more
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 AXE = Path(sys.prefix) / "npm" / "node_modules" / "axe-core" / "axe.min.js"
 ARGUMENTS = {
-    "LossScalingLab": "{'drawn': np.exp(np.random.default_rng(0).normal(-14, 3, 500))}",
+    "kit.LossScalingLab": "{'drawn': np.exp(np.random.default_rng(0).normal(-14, 3, 500))}",
 }
-NAMES = sorted(set(widgets.__all__) - {"Explorer", "Panel", "StepFilm"})
+NAMES = [f"kit.{name}" for name in sorted(set(kit.__all__) - {"Explorer", "Panel", "StepFilm"})]
+NAMES += [f"more.{name}" for name in sorted(more.__all__)]
 IMPORTS = """
 import numpy as np
 import book
-from memkit import widgets
+from memkit import widgets as kit
+from stepscope import widgets as more
 """
 RUN_AXE = """async (panel) => (await axe.run(panel, { resultTypes: ["violations"] })).violations
     .map((rule) => [rule.id, rule.nodes.length, rule.nodes[0].html.slice(0, 200), rule.nodes[0].failureSummary])"""
@@ -42,7 +45,7 @@ UNNAME_A_MENU = """(panel) => {
 def test_axe_finds_nothing_in_any_panel_in_light_and_dark(page, lab):
     if not AXE.exists():
         pytest.skip(f"{AXE} is missing: `make site` fetches axe-core from npm")
-    calls = [f"widgets.{name}({ARGUMENTS.get(name, '')})" for name in NAMES]
+    calls = [f"{name}({ARGUMENTS.get(name, '')})" for name in NAMES]
     calls += ["book.LedgerSearch(book.load_claims().values())", "book.QuestionCards(book.load_questions())"]
     write_notebook(lab["folder"] / "axe.ipynb", IMPORTS, *calls)
     page.set_viewport_size({"width": 1400, "height": 20_000})  # JupyterLab attaches no cell that is out of view

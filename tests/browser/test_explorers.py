@@ -11,7 +11,7 @@ from PIL import Image
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
 EXPLORER = "from memkit.widgets.memory_explorer import MemoryExplorer\nMemoryExplorer()"
-LAB = "from memkit.widgets import AllocatorLab\nAllocatorLab(limited=False, story='rounding and pools', step=0)"
+LAB = "from stepscope.widgets import AllocatorLab\nAllocatorLab(limited=False, story='rounding and pools', step=0)"
 
 
 def open_panels(page, lab, front):

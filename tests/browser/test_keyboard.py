@@ -3,6 +3,8 @@
 import pytest
 from live_notebook import PANEL, open_and_run, press, words, write_notebook
 
+from memkit import widgets as kit
+
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
 KEYS = {
@@ -28,9 +30,15 @@ SAME_PICTURE = {("AdapterExplorer", "Card")}
 """A line beyond the bars."""
 
 
+def shows(name: str) -> str:
+    """A cell that opens the explorer of this name."""
+    package = "memkit" if name in kit.__all__ else "stepscope"
+    return f"from {package}.widgets import {name}\n{name}()"
+
+
 @pytest.mark.parametrize("front", ["lab", "notebook"])
 def test_controls_obey_the_keyboard(page, lab, artefacts, front):
-    write_notebook(lab["folder"] / "keys.ipynb", *(f"from memkit.widgets import {name}\n{name}()" for name in KEYS))
+    write_notebook(lab["folder"] / "keys.ipynb", *map(shows, KEYS))
     open_and_run(page, lab, "keys.ipynb", front)
     for number, (explorer, controls) in enumerate(KEYS.items()):
         panel = page.locator(PANEL).nth(number)

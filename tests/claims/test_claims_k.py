@@ -14,6 +14,7 @@ from memkit.setup.recipes import FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
 from stepscope.formula.offload import link_bytes
 from stepscope.program.sharded import one_rank_of, sharded_build
+from stepscope.setup.job import Job
 from stepscope.setup.layouts import Layout
 from stepscope.sharding import estimate_sharded
 from stepscope.tracing.trace import trace_script
@@ -84,7 +85,7 @@ def test_C340(figures):
 
 def test_C342(figures):
     card = CARDS[LINK_CARD]
-    on_host = replace(LLAMA, optimizer=replace(LLAMA.optimizer, place="on the host"))
+    on_host = Job(**vars(LLAMA), place="on the host")
     moved = 2 * torch.bfloat16.itemsize * parameters_of(LLAMA_2_7B)
     assert moved == sum(link_bytes(on_host).values()) and figures["tokens"] == TOKENS
     link_s = moved / card.pcie_bytes_per_s

@@ -17,7 +17,6 @@ from memkit.formula.activations import activation_bytes
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.states import bytes_per_parameter
 from memkit.hardware.cards import CARDS
-from memkit.program.transformer import training_build
 from memkit.setup.models import LLAMA_2_7B
 from memkit.setup.recipes import ADAMW, AUTOCAST_BF16, BF16_MASTER, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup.training import TrainingSetup
@@ -25,6 +24,7 @@ from memkit.timeline import Instant
 from stepscope.formula.adapters import count_adapter_parameters
 from stepscope.formula.inference import kv_cache_bytes, kv_cache_bytes_per_token
 from stepscope.formula.states import job_state_bytes
+from stepscope.program.job import job_build
 from stepscope.setup.adapters import AdapterConfig
 from stepscope.setup.job import Job
 from stepscope.tracing.trace import trace_script
@@ -182,7 +182,7 @@ def test_C358(figures):
         "high_gb": peak_of_step(replace(LORA, dtype="bfloat16"), batch, tokens, recomputation="none"),
         "float_gb": peak_of_step(LORA, batch, tokens, recomputation="none"),
     }
-    traced = trace_script(training_build(tuned(LORA, 1, tokens))).for_step(2)
+    traced = trace_script(job_build(tuned(LORA, 1, tokens))).for_step(2)
     assert peaks["low_gb"].total_bytes == traced.peak_bytes
     assert (tokens, batch) == (2048, 4) and CARDS["A10"].label_gb == figures["label_gb"]
     assert all(rounds_to(peak.total_bytes / BILLION, figures[name]) for name, peak in peaks.items())

@@ -9,9 +9,9 @@ import re
 import ipywidgets
 import pytest
 from bs4 import BeautifulSoup
+from page_host import explorer_of
 
 from book.exercises import ChoiceExercise, NumberExercise, exercises_of
-from memkit import widgets
 from memkit.widgets import panel as panels
 
 pytestmark = [pytest.mark.site, pytest.mark.browser]
@@ -29,7 +29,7 @@ class Reader:
     """Somebody who moves the controls of a real panel, or presses what its picture offers, and notes what it shows."""
 
     def __init__(self, name: str, arguments: dict, seed: int = 0):
-        self.explorer, self.random = getattr(widgets, name)(**arguments), random.Random(f"{name}{seed}")
+        self.explorer, self.random = explorer_of(name)(**arguments), random.Random(f"{name}{seed}")
         self.panel = self.explorer.panel
 
     def move(self, name: str, value: object) -> None:

@@ -15,13 +15,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from narrow_formats import NARROW, ml_dtypes_overflow
 
 from book.recordings import find_recording
 from memkit.formats.decoding import decode
-from memkit.formats.records import FORMATS, FloatFormat
+from memkit.formats.records import FORMATS
 from memkit.formats.rounding import ROUNDINGS, encode, round_to, torch_overflow
 
-NARROW = [name for name, fmt in FORMATS.items() if isinstance(fmt, FloatFormat) and fmt.bits <= 16]
 IN_TORCH = [name for name in NARROW if hasattr(torch, name)]
 
 
@@ -58,11 +58,6 @@ def torch_codes(x: np.ndarray, name: str) -> np.ndarray:
     storage = np.uint16 if FORMATS[name].bits == 16 else np.uint8
     integer = torch.int16 if storage is np.uint16 else torch.uint8
     return torch.from_numpy(x).to(getattr(torch, name)).view(integer).numpy().view(storage)
-
-
-def ml_dtypes_overflow(name: str) -> str:
-    fmt = FORMATS[name]
-    return "inf" if fmt.has_infinity else "nan" if fmt.num_nans else "saturate"
 
 
 @SOME_OR_ALL

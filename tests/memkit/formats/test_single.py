@@ -7,9 +7,9 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-from formats.test_rounding import NARROW, ml_dtypes_overflow
 from hypothesis import given
 from hypothesis import strategies as st
+from narrow_formats import NARROW, ml_dtypes_overflow
 
 from memkit.formats.decoding import all_values
 from memkit.formats.reading import read_code

@@ -21,7 +21,7 @@ VARIANTS = [
     replace(TINY_LLAMA, has_output_bias=True, has_mlp_bias=True, norm="layernorm"),
     replace(TINY_LLAMA, fuses_qkv=True, num_kv_heads=1),
     replace(TINY_LLAMA, head_dim=96, num_heads=4, position="learned"),
-    replace(TINY_LLAMA, has_qk_norm=True, num_experts=4, experts_per_token=2, expert_size=8, dense_layers=(1, 9)),
+    replace(TINY_LLAMA, has_qk_norm=True),
     ModelConfig(num_layers=1, hidden_size=2, num_heads=1, vocab_size=1, max_seq_len=1, intermediate_size=1),
 ]
 

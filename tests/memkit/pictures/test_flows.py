@@ -8,7 +8,7 @@ import pytest
 import torch
 from drawn import labels_of, marks_of, overlap
 
-FIGURES = Path(__file__).parents[2] / "figures"
+FIGURES = Path(__file__).parents[3] / "figures"
 
 
 @pytest.fixture(scope="module")

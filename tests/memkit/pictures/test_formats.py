@@ -15,7 +15,7 @@ from memkit.formats.records import FORMATS
 from memkit.pictures.bits import COMPARED, bit_figure, explorer_figure, note_on
 from memkit.pictures.colours import LOOKS
 
-FIGURE = Path(__file__).parents[2] / "figures/02_two_faces_of_fp8.svg"
+FIGURE = Path(__file__).parents[3] / "figures/02_two_faces_of_fp8.svg"
 
 
 def compared(number: float, saturates=True):

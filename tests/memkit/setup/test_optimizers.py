@@ -44,7 +44,7 @@ def test_every_rule_of_temporaries_is_played_by_the_formula():
 
 
 def test_an_implementation_that_the_record_lacks_is_refused():
-    with pytest.raises(ValueError, match="implementation='fused' is not offered by RMSprop; use 'foreach' or 'for-loop'"):
+    with pytest.raises(ValueError, match="'fused' is not offered by RMSprop; use 'foreach' or 'for-loop'"):
         with_rmsprop("fused")
 
 

@@ -1,36 +1,17 @@
 """The batch planner: its bars are the estimate's, its plans are whole, and nothing that is typed kills it."""
 
-from dataclasses import replace
 
 import pytest
 
 from memkit.formula.parameters import count_parameters
-from memkit.hardware.cards import CARDS
 from memkit.setup.models import LLAMA_32_1B
-from memkit.setup.recipes import PURE_BF16, OptimizerConfig
-from memkit.setup.training import TrainingSetup
 from memkit.units import format_bytes
 from memkit.widgets.batch_planner import BatchPlanner
-from stepscope.fitting.room import fit_on
-from stepscope.setup.layouts import Layout
-from stepscope.sharding.step import estimate_sharded
-
-DDP = Layout(stage=0, dp_size=8)
 
 
 @pytest.fixture(scope="module")
 def planner():
     return BatchPlanner()
-
-
-def test_it_opens_on_the_chapter_s_question(planner):
-    setup = TrainingSetup(
-        model=LLAMA_32_1B, precision=PURE_BF16, optimizer=OptimizerConfig(implementation="fused"), seq_len=8192
-    )
-    window = estimate_sharded(replace(setup, grad_accum_steps=2), DDP).for_step(2).peak_bytes
-    fresh = BatchPlanner()
-    assert "64 accumulation steps × 8 ranks = 4.2 M tokens" in fresh.shown.words[2]
-    assert format_bytes(window) in fresh.shown.words[0]
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
@@ -39,18 +20,6 @@ def test_tokens_stay_and_the_peak_grows(planner, size):
     sequences = f"{size} sequence{'' if size == 1 else 's'}"
     assert planner.error == "" and f"× {sequences} × {64 // size} accumulation" in planner.shown.words[2]
     assert f"{size} × {64 // size}" in [row[0] for row in planner.shown.table]
-
-
-@pytest.mark.parametrize("size, fits", [(2, True), (4, False), (8, False)])
-def test_what_fits_is_told_by_the_one_rule(size, fits):
-    planner = BatchPlanner(micro_batch_size=size)  # on a card of 80 GB; 4 take 78 GiB, and a context is not in it
-    setup = TrainingSetup(
-        model=LLAMA_32_1B, precision=PURE_BF16, optimizer=OptimizerConfig(implementation="fused"), seq_len=8192,
-        micro_batch_size=size, grad_accum_steps=2,
-    )
-    fit = fit_on(CARDS["H100 SXM"], estimate_sharded(setup, DDP).for_step(2).peak_bytes)
-    assert fit.is_expected is fits and str(fit) in planner.shown.words[0]
-    assert "take the same time; 2 × 32 has the fewest passes" in planner.shown.words[3]
 
 
 def test_tokens_that_are_not_whole_show_the_nearest_plan(planner):

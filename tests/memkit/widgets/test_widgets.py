@@ -7,16 +7,15 @@ from typing import ClassVar
 import pytest
 from drawn import marks_of
 
-from memkit.formula.estimate import estimate_memory
+from memkit.formula.estimate import estimate_memory, second_step
 from memkit.setup.models import GPT2_SMALL, LLAMA_2_7B
-from memkit.setup.recipes import PURE_BF16, OptimizerConfig
+from memkit.setup.recipes import PURE_BF16
 from memkit.setup.training import TrainingSetup
 from memkit.units import format_bytes
 from memkit.widgets import in_page
 from memkit.widgets.explorer import Explorer, Number
 from memkit.widgets.memory_explorer import MemoryExplorer
 from memkit.widgets.panel import NumberBox
-from stepscope.fitting.advice import CHANGES, advice_in_words, effects_on_setup
 
 SETUP = TrainingSetup(model=GPT2_SMALL, micro_batch_size=8)
 
@@ -80,47 +79,11 @@ def test_an_error_of_any_kind_stays_inside():
 # --- what the panel says --------------------------------------------------------------------------------------------
 
 
-def test_no_change_is_offered_that_the_setup_refuses():
-    """An optimizer that frees each gradient in the backward leaves none to accumulate."""
-    setup = replace(SETUP, optimizer=OptimizerConfig(place="in backward"))
-    names = [effect.name for effect in effects_on_setup(setup)]
-    assert names and not any("accumulated" in name for name in names)
-
-
-def test_a_change_to_what_has_no_formula_is_left_out():
-    """A CPU's flash kernel has no dropout, so that PyTorch runs a composite of its own."""
-    setup = replace(SETUP, attention="stored", dropout=0.1, device="cpu")
-    with pytest.raises(ValueError, match="no formula"):
-        estimate_memory(replace(setup, attention="flash"))
-    names = [effect.name for effect in effects_on_setup(setup)]
-    assert "full recomputation, which runs each forward twice" in names and "flash attention" not in names
-
-
-def test_what_helps_is_sorted_and_each_really_helps():
-    peak = estimate_memory(SETUP, steps=2).for_step(2).peak_bytes
-    helps = effects_on_setup(SETUP)
-    assert helps and [e.after_bytes for e in helps] == sorted(e.after_bytes for e in helps)
-    assert all(e.after_bytes < peak == e.before_bytes for e in helps)
-    assert helps[0].name in advice_in_words(SETUP)[0]
-
-
-def changed_setups(setup):
-    found = {change.name: change.to_setup(setup) for change in CHANGES}
-    return {name: changed for name, changed in found.items() if changed is not None}
-
-
-def test_a_change_keeps_model_and_tokens_of_the_step():
-    for setup in (SETUP, replace(SETUP, attention="stored", micro_batch_size=6, grad_accum_steps=3)):
-        assert changed_setups(setup)
-        for changed in changed_setups(setup).values():
-            assert changed != setup and changed.model == setup.model
-            tokens = [s.tokens_per_micro_batch * s.grad_accum_steps for s in (setup, changed)]
-            assert tokens[0] == tokens[1]
-
-
-def test_no_advice_is_given_twice():
-    for name, changed in changed_setups(SETUP).items():
-        assert name not in changed_setups(changed) or "half" in name
+def test_what_one_sequence_more_would_add_is_the_estimates():
+    explorer = MemoryExplorer(model="GPT-2 small", precision="pure bf16", micro_batch_size=8, seq_len=1024)
+    setup = replace(SETUP, precision=PURE_BF16)
+    peaks = [second_step(replace(setup, micro_batch_size=size)).peak_bytes for size in (8, 9)]
+    assert format_bytes(peaks[1] - peaks[0]) in " ".join(explorer.shown.more())
 
 
 # --- the panel ------------------------------------------------------------------------------------------------------

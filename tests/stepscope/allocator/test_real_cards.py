@@ -10,9 +10,9 @@ import pytest
 from card_recordings import recording
 from real_cards import replayed
 
+from memkit.hardware.workspaces import workspace_bytes
 from memkit.units import MIB
 from stepscope.allocator.snapshot_reader import read_snapshot
-from stepscope.allocator.workspaces import workspace_bytes
 
 RECORDINGS = (
     "medium_128_training", "medium_128_inference", "medium_512_training", "medium_512_inference",

@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from memkit.fitting import plan_run
-from memkit.formula.parameters import count_adapter_parameters, count_parameters
+from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import CARDS
 from memkit.program.transformer import Transformer, random_batches
-from memkit.setup.models import PUBLISHED_MODELS, TINY_LLAMA, gpt2_config, llama_config
+from memkit.setup.models import TINY_LLAMA, gpt2_config, llama_config
 from memkit.setup.recipes import (
     AUTOCAST_BF16,
     AUTOCAST_FP16,
@@ -24,14 +23,18 @@ from memkit.setup.recipes import (
     OptimizerConfig,
 )
 from memkit.setup.strategies import FULL, SAVE_ATTENTION, SAVE_EVERY_SECOND, every, groups
-from memkit.setup.training import TrainingSetup
+from stepscope.fitting import plan_run
 from stepscope.fitting.plan import plan_of
 from stepscope.fitting.plan_code import LIBRARIES, code_of, trainer_arguments, why_not
 from stepscope.fitting.plan_run import made_from_config, run_text, traced
 from stepscope.fitting.plans import find_plans
+from stepscope.formula.adapters import count_adapter_parameters
 from stepscope.setup.adapters import AdapterConfig, linear_layers
+from stepscope.setup.experts import PUBLISHED_MODELS, experts_config
 from stepscope.setup.hugging_face import config_of, model_of_config
+from stepscope.setup.job import Job
 from stepscope.setup.layouts import Layout
+from stepscope.setup.optimizers import OPTIMIZERS
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 CARD = CARDS["RTX 4090"]
@@ -42,16 +45,16 @@ MODELS = {
     "Qwen2": replace(LLAMA, ties_embeddings=True, has_qkv_bias=True),
     "GPT-2": replace(gpt2_config("small", **SIZES), vocab_size=8192, max_seq_len=512),
     "Qwen3": replace(LLAMA, has_qk_norm=True),
-    "experts": replace(LLAMA, has_qk_norm=True, num_experts=8, experts_per_token=2, expert_size=256),
+    "experts": experts_config(replace(LLAMA, has_qk_norm=True), num_experts=8, experts_per_token=2, expert_size=256),
 }
 
 
-def adamw(place: str, implementation: str = "fused") -> OptimizerConfig:
-    return OptimizerConfig(place=place, implementation=implementation)
+def named(name: str, implementation: str = "fused", place: str = "after backward") -> dict:
+    return {"optimizer": OptimizerConfig(record=OPTIMIZERS[name], implementation=implementation), "place": place}
 
 
-def named(name: str, implementation: str = "fused", place: str = "after backward") -> OptimizerConfig:
-    return OptimizerConfig(record=name, implementation=implementation, place=place)
+def adamw(place: str, implementation: str = "fused") -> dict:
+    return named("AdamW", implementation, place)
 
 
 def sharded(stage: int, **choices) -> Layout:
@@ -66,21 +69,21 @@ PLANS = {
     "float32": {"precision": FP32}, "float16": {"precision": AUTOCAST_FP16},
     "Kahan": {"precision": KAHAN_BF16}, "master": {"precision": BF16_MASTER}, "Megatron": {"precision": MEGATRON},
     "LoRA": LORA, "QLoRA": {**QLORA, "recomputation": FULL},
-    "host": {"precision": PURE_BF16, "optimizer": adamw("on the host", "foreach")},
-    "gradients too": {**AUTO, "optimizer": adamw("on the host, gradients too", "foreach"), "grad_accum_steps": 1},
-    "in backward": {"optimizer": adamw("in backward"), **AT_ONCE},
-    "paged in backward": {"optimizer": named("paged AdamW", place="in backward"), **AT_ONCE},
-    "Adafactor in backward": {"optimizer": named("Adafactor", "for-loop", "in backward"), **AT_ONCE},
+    "host": {"precision": PURE_BF16, **adamw("on the host", "foreach")},
+    "gradients too": {**AUTO, **adamw("on the host, gradients too", "foreach"), "grad_accum_steps": 1},
+    "in backward": {**adamw("in backward"), **AT_ONCE},
+    "paged in backward": {**named("paged AdamW", place="in backward"), **AT_ONCE},
+    "Adafactor in backward": {**named("Adafactor", "for-loop", "in backward"), **AT_ONCE},
     "4-bit on the host": {
-        **AUTO, "optimizer": named("torchao 4-bit AdamW", "foreach", "on the host"), "recomputation": groups(2, "", 1),
+        **AUTO, **named("torchao 4-bit AdamW", "foreach", "on the host"), "recomputation": groups(2, "", 1),
     },
-    "Adafactor on the host": {"precision": FP32, "optimizer": named("Adafactor", "for-loop", "on the host")},
-    "paged, groups": {"precision": AUTOCAST_BF16, "optimizer": named("paged AdamW"), "recomputation": groups(2)},
-    "8-bit, first": {**AUTO, "optimizer": named("torchao 8-bit AdamW"), "recomputation": groups(1, num_again=2)},
+    "Adafactor on the host": {"precision": FP32, **named("Adafactor", "for-loop", "on the host")},
+    "paged, groups": {"precision": AUTOCAST_BF16, **named("paged AdamW"), "recomputation": groups(2)},
+    "8-bit, first": {**AUTO, **named("torchao 8-bit AdamW"), "recomputation": groups(1, num_again=2)},
     "4-bit, policy": {
-        "precision": PURE_BF16, "optimizer": named("torchao 4-bit AdamW"), "recomputation": SAVE_EVERY_SECOND,
+        "precision": PURE_BF16, **named("torchao 4-bit AdamW"), "recomputation": SAVE_EVERY_SECOND,
     },
-    "Adafactor, every second": {**AUTO, "optimizer": named("Adafactor", "for-loop"), "recomputation": every(2)},
+    "Adafactor, every second": {**AUTO, **named("Adafactor", "for-loop"), "recomputation": every(2)},
     "policy": {**AUTO, "recomputation": SAVE_ATTENTION}, "DDP": {**AUTO, "layout": sharded(0)},
     "DDP, view": {"precision": PURE_BF16, "layout": sharded(0, gradient_as_bucket_view=True)},
     "ZeRO-1": {"precision": AUTOCAST_BF16, "layout": sharded(1)},
@@ -93,7 +96,7 @@ def made(family: str, name: str, kind: str):
     choices = {"grad_accum_steps": 2, "optimizer": FUSED_ADAMW} | PLANS[name]
     layout, base = choices.pop("layout", None), choices.pop("adapter", None)
     adapter = base and AdapterConfig(rank=16, targets=linear_layers(MODELS[family]), base=base)
-    setup = TrainingSetup(
+    setup = Job(
         model=MODELS[family], seq_len=512, micro_batch_size=2, adapter=adapter,
         uses_fused_norm=LIBRARIES[kind] == "book", **choices,
     )
@@ -148,7 +151,7 @@ def assert_it_is_the_plan(plan, kind: str, seen: dict) -> None:
     optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate's wrapper
     names = {type(optimizer).__name__, *(c.__name__ for c in type(optimizer).__mro__)}
     wanted = {"kahan": "SixteenBitAdamW", "master": "SixteenBitAdamW"}.get(getattr(optimizer, "write", ""), "")
-    wanted = wanted or {"on the host": "CPUOffloadOptimizer"}.get(str(setup.optimizer.place)[:11], "")
+    wanted = wanted or {"on the host": "CPUOffloadOptimizer"}.get(str(setup.place)[:11], "")
     wanted = wanted or ("ZeroRedundancyOptimizer" if plan.layout and plan.layout.stage == 1 else "")
     known = setup.optimizer.record.made_by.partition(":")[2]
     assert (wanted or known) in names or (known.startswith("Paged") and optimizer.is_paged)
@@ -193,7 +196,7 @@ def test_a_configuration_is_the_way_back(model):
 def test_a_loop_in_float16_trains():
     """The printed code on the CPU, with real values: its scale holds, and one step lowers the loss of its batch."""
     torch.manual_seed(0)
-    setup = TrainingSetup(model=TINY_LLAMA, seq_len=64, precision=AUTOCAST_FP16, optimizer=FUSED_ADAMW, device="cpu")
+    setup = Job(model=TINY_LLAMA, seq_len=64, precision=AUTOCAST_FP16, optimizer=FUSED_ADAMW, device="cpu")
     batch = random_batches(TINY_LLAMA, setup)()
     names = {"model": Transformer(setup), "batches": iter([batch] * 9)}
     exec(code_of(plan_of(setup, CARDS["T4"])), names)
@@ -208,7 +211,7 @@ def test_what_a_library_cannot_say_is_not_offered_and_the_reason_is_given():
     """Llama-2-7B on a 4090 was printed for the trainer without its offload: 52.81 GiB for 19.73."""
     found = find_plans(PUBLISHED_MODELS["Llama-2-7B"], CARD, tokens_per_step=16384, seq_len=2048, code="trainer")
     assert "on the host: the trainer has no argument" in found.not_tried
-    assert all(plan.setup.optimizer.place == "after backward" for plan in found.in_order)
+    assert all(plan.setup.place == "after backward" for plan in found.in_order)
     kinds = "plain, transformers, trainer"
     with pytest.raises(ValueError, match=f"kind='jax' is not one of {kinds}"):
         code_of(found.plans[0], "jax")

@@ -13,16 +13,17 @@ import torch
 from memkit.hardware.cards import CARDS
 from memkit.recomputation.costs import step_flops
 from memkit.setup.models import GPT2_XL, LLAMA_2_7B, LLAMA_32_1B, TINY_LLAMA
-from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16, OptimizerConfig
+from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16
 from memkit.setup.strategies import NONE
 from memkit.setup.training import TrainingSetup
 from memkit.units import GIB
-from stepscope.fitting.grid import OPTIMIZERS, PRECISIONS, layouts_of, strategies_of, ways_of
+from stepscope.fitting.grid import PRECISIONS, TRIED, layouts_of, strategies_of, ways_of
 from stepscope.fitting.plan import GIVES_UP, plan_of
 from stepscope.fitting.plans import PlansFound, find_plans, plan_recomputation
+from stepscope.setup.job import Job
 from stepscope.setup.layouts import Layout
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 JUDGE = runpy.run_path(str(ROOT / "scripts" / "judge_plans.py"))
 BRUTE = runpy.run_path(str(ROOT / "scripts" / "brute_plans.py"))
 RECORDED = json.loads(JUDGE["FILE"].read_text(encoding="utf-8"))
@@ -100,9 +101,9 @@ def test_what_is_given_up_follows_from_the_numbers_that_are_kept():
 def test_the_grid_has_what_chapters_recommend():
     views = [layout for layout in layouts_of(4) if layout.gradient_as_bucket_view]
     assert {layout.stage for layout in views} == {0, 1}
-    ways = list(ways_of(TrainingSetup(model=TINY_LLAMA, seq_len=64), None, 2, CARD))
+    ways = list(ways_of(Job(model=TINY_LLAMA, seq_len=64), None, 2, CARD))
     assert {setup.precision for setup, _ in ways} >= set(PRECISIONS["bfloat16"])
-    assert {setup.optimizer for setup, _ in ways} == set(OPTIMIZERS)
+    assert {(job.optimizer, job.place) for job, _ in ways} == set(TRIED)
     assert {strategy.name for strategy in strategies_of(4)} >= {"groups of 2", "first 3 blocks", "full", "none"}
 
 
@@ -118,10 +119,7 @@ def test_gradients_of_another_dtype_are_left_out_for_torch_refuses_them(way):
 def test_the_host_is_said_and_checked():
     """Llama-2-7B in full on one card by 10.1's answer: weights, gradients and two moments in bf16 are on the host."""
     place = "on the host, gradients too"
-    setup = TrainingSetup(
-        model=LLAMA_2_7B, precision=PURE_BF16, seq_len=2048, recomputation="full",
-        optimizer=OptimizerConfig(place=place),
-    )
+    setup = Job(model=LLAMA_2_7B, precision=PURE_BF16, seq_len=2048, recomputation="full", place=place)
     plan = plan_of(setup, CARD)
     assert plan.fits and place in plan.name
     assert plan.host_bytes == pytest.approx(8 * 6_738_415_616, rel=0.001)

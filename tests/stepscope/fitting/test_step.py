@@ -6,13 +6,15 @@ import pytest
 
 from memkit.formula.parameters import count_parameters
 from memkit.hardware.cards import CARDS
-from memkit.setup.models import LLAMA_2_7B, PUBLISHED_MODELS
+from memkit.setup.models import LLAMA_2_7B
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, FUSED_ADAMW, PURE_BF16, OptimizerConfig
 from memkit.setup.strategies import FULL, every, groups, sequential
-from memkit.setup.training import TrainingSetup
 from stepscope.fitting.step import seconds_by_term
 from stepscope.setup.adapters import AdapterConfig, linear_layers
+from stepscope.setup.experts import QWEN_3_30B_A3B
+from stepscope.setup.job import Job
 from stepscope.setup.layouts import Layout
+from stepscope.setup.optimizers import OPTIMIZERS
 
 CARD = CARDS["RTX 4090"]
 P, TOKENS, STEPS = 6_738_415_616, 2048, 4
@@ -20,7 +22,7 @@ HEAD = 32000 * 4096
 PCIE, HBM, TENSOR, HOST = 31.5e9, 1008e9, 165.2e12, 89.6e9
 """RTX 4090: PCIe 4.0 × 16 (16 GT/s, 128 of 130 bits), 384 bits of GDDR6X at 21 Gb/s, bf16 tensor cores with float32
 sums (NVIDIA Ada whitepaper 1.1, table 2). A host with two channels of DDR5-5600."""
-SETUP = TrainingSetup(
+SETUP = Job(
     model=LLAMA_2_7B, precision=PURE_BF16, optimizer=FUSED_ADAMW, seq_len=TOKENS, grad_accum_steps=STEPS,
 )
 
@@ -29,8 +31,7 @@ def terms(layout: Layout | None = None, **choices) -> dict[str, float]:
     return seconds_by_term(replace(SETUP, **choices), CARD, layout)
 
 
-def placed(place: str) -> OptimizerConfig:
-    return OptimizerConfig(place=place, implementation="foreach")
+ON_HOST = {"place": "on the host", "optimizer": OptimizerConfig(implementation="foreach")}
 
 
 def test_the_parameters_are_the_published_ones():
@@ -73,7 +74,7 @@ def test_only_the_last_block_of_a_group_stops_early():
 def test_a_token_pays_for_the_experts_that_it_uses():
     """Qwen3-30B-A3B's own card: 30.5 billion parameters, of which 3.3 are activated. Blocks with one small MLP in place
     of experts cost less to run again. The experts are no ``nn.Linear``, so bitsandbytes puts none in 4 bits."""
-    model = PUBLISHED_MODELS["Qwen3-30B-A3B"]
+    model = QWEN_3_30B_A3B
     assert count_parameters(model) == pytest.approx(30.5e9, rel=0.005)
     assert terms(model=model)["passes"] == pytest.approx(6 * 3.3e9 * TOKENS * STEPS / TENSOR, rel=0.02)
     few = replace(model, num_layers=4)
@@ -97,20 +98,20 @@ def test_qlora_unpacks_its_weights_in_every_pass_of_every_micro_batch():
 
 
 def test_paged_states_come_and_go_in_every_step():
-    assert terms(optimizer=OptimizerConfig(record="paged AdamW", implementation="fused"))["paged"] == pytest.approx(
-        2 * 8 * P / PCIE, rel=0.01)
+    paged = OptimizerConfig(record=OPTIMIZERS["paged AdamW"], implementation="fused")
+    assert terms(optimizer=paged)["paged"] == pytest.approx(2 * 8 * P / PCIE, rel=0.01)
 
 
 def test_an_optimizer_on_the_host_gets_gradients_of_each_micro_batch_and_sends_weights_once():
     """Its own step reads a gradient and reads and writes a weight and two moments, all in bf16."""
-    found = terms(optimizer=placed("on the host"))
+    found = terms(**ON_HOST)
     assert found["host"] == pytest.approx((STEPS * 2 + 2) * P / PCIE, rel=0.01)
     assert found["host step"] == pytest.approx((2 + 2 * 2 + 2 * 4) * P / HOST, rel=0.01)
 
 
 def test_a_published_step_on_the_host_lies_between_its_link_and_all_of_it():
     """torchao's README (03cf0ade): 1.1 billion parameters in bf16, 1.27 s on the card, 1.52 s with states off it."""
-    found = terms(optimizer=placed("on the host"), grad_accum_steps=1)
+    found = terms(**ON_HOST, grad_accum_steps=1)
     link, all_of_it = (1.1e9 / P * seconds for seconds in (found["host"], found["host"] + found["host step"]))
     assert link < 1.52 - 1.27 < all_of_it
 

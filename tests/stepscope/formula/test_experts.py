@@ -12,8 +12,9 @@ from memkit.setup.models import TINY_LLAMA
 from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16
 from memkit.setup.training import TrainingSetup
 from stepscope.program.experts import Experts
+from stepscope.setup.experts import experts_config
 
-MODEL = replace(TINY_LLAMA, num_experts=8, experts_per_token=2, expert_size=104, has_qk_norm=True)
+MODEL = experts_config(replace(TINY_LLAMA, has_qk_norm=True), num_experts=8, experts_per_token=2, expert_size=104)
 
 
 @pytest.mark.parametrize("precision", [FP32, PURE_BF16], ids=lambda precision: precision.name)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from memkit.formula.parameters import Parameter, count_adapter_parameters, parameter_ledger, trained_parameters
-from memkit.formula.states import optimizer_tensors, shared_tensors, weight_tensors
+from memkit.formula.parameters import Parameter, parameter_ledger
+from memkit.formula.states import optimizer_tensors, shared_tensors
 from memkit.program.doors import tensors_in
 from memkit.setup.models import (
     GPT2_SMALL,
@@ -21,9 +21,10 @@ from memkit.setup.models import (
     TINY_LLAMA,
     ModelConfig,
 )
-from memkit.setup.optimizers import OPTIMIZERS
 from memkit.setup.recipes import FP32, PURE_BF16, OptimizerConfig
+from stepscope.formula.adapters import count_adapter_parameters, frozen_tensors, trained_parameters
 from stepscope.setup.adapters import AdapterConfig, linear_layers
+from stepscope.setup.optimizers import OPTIMIZERS, is_paged
 
 MODELS = {
     "GPT-2": replace(TINY_GPT2, num_layers=1, vocab_size=100, max_seq_len=16),
@@ -77,8 +78,8 @@ def test_states_are_those_of_the_real_optimizer(monkeypatch, name, model, precis
         warnings.filterwarnings("ignore", "Paged optimizers are not supported on CPU")
         for optimizer in optimizers:
             optimizer.step()
-    assert OPTIMIZERS[name].is_paged == getattr(optimizers[0], "is_paged", False)  # bitsandbytes' own word
-    config, parameters = OptimizerConfig(record=name), parameter_ledger(model)
+    assert is_paged(OPTIMIZERS[name]) == getattr(optimizers[0], "is_paged", False)  # bitsandbytes' own word
+    config, parameters = OptimizerConfig(record=OPTIMIZERS[name]), parameter_ledger(model)
     ours = [t for p in parameters for t in optimizer_tensors(p, precision, config)]
     assert Counter((t.shape, t.dtype) for t in (*ours, *shared_tensors(parameters, config))) == kept(optimizers)
 
@@ -86,10 +87,10 @@ def test_states_are_those_of_the_real_optimizer(monkeypatch, name, model, precis
 def test_a_paged_state_is_not_in_the_cards_own_memory_if_it_is_large():
     large = Parameter(name="large", shape=(1000, 100), kind="mlp")
     small = Parameter(name="small", shape=(1000, 99), kind="mlp")
-    paged = OptimizerConfig(record="paged AdamW")
-    assert not any(OPTIMIZERS[name].is_paged for name in ("SGD", "SGD momentum", "AdamW"))  # torch pages nothing
-    assert {t.is_on_host for t in optimizer_tensors(large, FP32, paged)} == {True}
-    assert {t.is_on_host for t in optimizer_tensors(small, FP32, paged)} == {False}
+    paged = OptimizerConfig(record=OPTIMIZERS["paged AdamW"])
+    assert not any(is_paged(OPTIMIZERS[name]) for name in ("SGD", "SGD momentum", "AdamW"))  # torch pages nothing
+    assert {t.is_in_host for t in optimizer_tensors(large, FP32, paged)} == {True}
+    assert {t.is_in_host for t in optimizer_tensors(small, FP32, paged)} == {False}
 
 
 @pytest.mark.parametrize("shape", [(688, 256), (64, 64), (70, 72), (4096, 11008)])
@@ -99,14 +100,14 @@ def test_weights_in_4_bits_are_what_bitsandbytes_keeps(shape):
         torch.randn(shape, dtype=torch.bfloat16), quant_type="nf4", compress_statistics=True
     )
     real = [codes, *tensors_in([vars(state), vars(state.state2)])]
-    ours = weight_tensors(Parameter(name="w", shape=shape, kind="mlp"), PURE_BF16, AdapterConfig(base="nf4"))
+    ours = frozen_tensors(Parameter(name="w", shape=shape, kind="mlp"), PURE_BF16, AdapterConfig(base="nf4"))
     assert Counter(t.num_bytes for t in ours) == Counter(t.nbytes for t in real)
 
 
 def test_double_quantisation_costs_4_127_bits_a_weight():
     """Dettmers et al. 2023, section 3: 8/64 + 32/(64 · 256) = 0.127 bits in place of 32/64."""
     matrix = Parameter(name="w", shape=(4096, 4096), kind="mlp")
-    tensors = weight_tensors(matrix, PURE_BF16, AdapterConfig(base="nf4"))
+    tensors = frozen_tensors(matrix, PURE_BF16, AdapterConfig(base="nf4"))
     num_bytes = sum(t.num_bytes for t in tensors if "map" not in t.role and "mean" not in t.role)
     assert round(8 * num_bytes / 4096**2, 3) == 4.127
 

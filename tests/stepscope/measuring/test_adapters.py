@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from memkit.measuring.measure import measure_memory
-from memkit.program.transformer import training_build
 from memkit.setup.models import TINY_LLAMA
 from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16
-from memkit.setup.training import TrainingSetup
+from stepscope.program.job import job_build
 from stepscope.setup.adapters import AdapterConfig
+from stepscope.setup.job import Job
 from stepscope.tracing.trace import trace_script
 
 VOCAB, TOKENS, TOLERANCE = 2048, (2, 128), 0.001
@@ -106,7 +106,7 @@ def test_peft_qlora(recomputes, optimizer):
     assert_within(build, "init peak", "optimizer peak")
 
 
-LLAMA = TrainingSetup(
+LLAMA = Job(
     model=replace(TINY_LLAMA, num_layers=2, vocab_size=VOCAB), precision=PURE_BF16, seq_len=128, micro_batch_size=2,
     device="cpu",
 )
@@ -124,6 +124,6 @@ LLAMA = TrainingSetup(
 def test_the_books_own(setup):
     if setup.adapter.base == "nf4":
         pytest.importorskip("bitsandbytes")
-        assert_within(training_build(setup), "init peak")
+        assert_within(job_build(setup), "init peak")
     else:
-        assert_within(training_build(setup))
+        assert_within(job_build(setup))

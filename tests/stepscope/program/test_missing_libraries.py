@@ -6,19 +6,19 @@ from dataclasses import replace
 import pytest
 
 from memkit.formula.estimate import estimate_memory
-from memkit.program.optimizers import FROM_LIBRARIES
-from memkit.program.transformer import training_build
 from memkit.setup.models import TINY_LLAMA
-from memkit.setup.optimizers import OPTIMIZERS
 from memkit.setup.recipes import PURE_BF16, OptimizerConfig
-from memkit.setup.training import TrainingSetup
+from stepscope.program.job import job_build
 from stepscope.setup.adapters import AdapterConfig
+from stepscope.setup.job import Job
+from stepscope.setup.optimizers import OPTIMIZERS
 
-TINY = TrainingSetup(model=TINY_LLAMA, seq_len=32, precision=PURE_BF16, device="cpu")
+TINY = Job(model=TINY_LLAMA, seq_len=32, precision=PURE_BF16, device="cpu")
 IN_4_BITS = replace(TINY, adapter=AdapterConfig(rank=4, base="nf4"))
 CASES = {
-    name: (OPTIMIZERS[name].made_by.split(":")[0], replace(TINY, optimizer=OptimizerConfig(record=name)))
-    for name in FROM_LIBRARIES
+    name: (record.made_by.split(":")[0], replace(TINY, optimizer=OptimizerConfig(record=record)))
+    for name, record in OPTIMIZERS.items()
+    if not record.made_by.startswith(("torch.", "stepscope."))
 }
 CASES["4-bit weights"] = ("bitsandbytes.nn", IN_4_BITS)
 
@@ -28,4 +28,4 @@ def test_a_missing_library_is_named(monkeypatch, module, setup):
     monkeypatch.setitem(sys.modules, module, None)
     assert estimate_memory(setup).for_step(2).peak_bytes
     with pytest.raises(ImportError, match=f"pip install {module.partition('.')[0]}$"):
-        training_build(setup)()
+        job_build(setup)()

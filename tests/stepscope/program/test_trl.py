@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from memkit.formula.parameters import count_adapter_parameters
 from memkit.setup.models import llama_config
+from stepscope.formula.adapters import count_adapter_parameters
 from stepscope.setup.adapters import AdapterConfig
 
 os.environ["HF_HUB_OFFLINE"] = "1"

@@ -67,7 +67,7 @@ def test_a_program_is_told_its_own_memory(report):
     assert "Allocated memory" in torch.cuda.memory_summary(abbreviated=True)
     """
     weights = 4 * 1024 * 1024 + 4 * 1024
-    told = re.findall(r"^told (.*)$", report(text)[1], re.M)
+    told = re.findall(r"^told (.*)$", report(text)[1], re.MULTILINE)
     stands = 3 * weights + 2 * WORKSPACE
     assert told[:2] == [f"{stands} {stands + 2 * weights} True", f"{stands} True"]
 

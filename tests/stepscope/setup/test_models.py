@@ -5,6 +5,6 @@ from stepscope.setup.experts import QWEN_3_30B_A3B
 
 
 def test_the_count_and_the_longest_sequence_are_the_published_ones():
-    """huggingface.co/Qwen/Qwen3-30B-A3B, header of its checkpoints and config.json, as the kit's test has its models."""
+    """huggingface.co/Qwen/Qwen3-30B-A3B, its checkpoints' headers and config.json."""
     assert count_parameters(QWEN_3_30B_A3B) == 30_532_122_624
     assert QWEN_3_30B_A3B.max_seq_len == 40960

@@ -6,18 +6,21 @@ import pytest
 import torch
 
 from memkit import TrainingSetup, count_parameters, models, recipes
+from memkit.formula.parameters import parameter_ledger
 from memkit.setup.strategies import every
 from stepscope import trace_script
 from stepscope.program.sharded import one_rank_of, sharded_build
+from stepscope.setup.experts import experts_config
 from stepscope.setup.layouts import Layout
 from stepscope.sharding import estimate_sharded, resting_bytes, step_traffic, zero_saving
+from stepscope.sharding.step import shard
 from stepscope.sharding.traffic import Traffic, tokens_to_hide
 
 GB = 10**9
 LLAMA = TrainingSetup(model=replace(models.TINY_LLAMA, num_layers=3), seq_len=64)
 GPT = TrainingSetup(model=replace(models.TINY_GPT2, num_layers=3), seq_len=64)
 ONE_BLOCK = replace(GPT, model=replace(GPT.model, num_layers=1, vocab_size=256))
-EXPERTS = replace(LLAMA, model=replace(LLAMA.model, num_experts=6, experts_per_token=2, expert_size=64))
+EXPERTS = replace(LLAMA, model=experts_config(LLAMA.model, num_experts=6, experts_per_token=2, expert_size=64))
 IN_BF16 = {"param_dtype": "bfloat16", "reduce_dtype": "float32"}
 CASES = [
     (LLAMA, Layout(stage=0)),
@@ -130,13 +133,9 @@ def test_all_ranks_together_keep_what_one_keeps_alone(num_ranks):
 
 def test_a_share_is_a_chunk_of_torch():
     """``fully_shard`` cuts along the first axis as ``torch.chunk`` does, and pads; rank 0 has the first."""
-    from memkit.formula.parameters import kept_parameters
-
     for size in (3, 8, 64):
-        for whole, mine in zip(
-            kept_parameters(LLAMA.model), kept_parameters(LLAMA.model, Layout(dp_size=size)), strict=True
-        ):
-            assert torch.chunk(torch.empty(whole.shape, device="meta"), size)[0].shape == mine.shape
+        for whole in parameter_ledger(LLAMA.model):
+            assert torch.chunk(torch.empty(whole.shape, device="meta"), size)[0].shape == shard(whole, size).shape
 
 
 @pytest.mark.parametrize("ranks, replicas", [(2, 8), (8, 2), (4, 1)])

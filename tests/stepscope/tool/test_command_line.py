@@ -97,7 +97,7 @@ def test_a_report_agrees_with_the_trace(program, capsys):
     trace = replay_trace(trace_script(namespace()["build"]))
     assert (data["allocated_bytes"], data["reserved_bytes"]) == (trace.peak_allocated_bytes, trace.peak_reserved_bytes)
     told = set(err.splitlines()) - {"a step begins"}  # the program's own words are none of the result
-    assert "tracing 2 steps" in err and "a step begins" in err and all(line.startswith("memkit: ") for line in told)
+    assert "tracing 2 steps" in err and "a step begins" in err and all(line.startswith("stepscope: ") for line in told)
     assert all("my_program.py:" in line["where"] for line in data["lines"])
     assert {card["card"] for card in data["cards"]} >= {"T4", "H100 SXM"}
     for item in data["left_out"]:
@@ -213,7 +213,7 @@ def _json_of(arguments, capsys) -> str:
     (["report", "PROGRAM:leaves"], "SystemExit: 0 (my_program.py:39)"),
     (["report", "PROGRAM:refuses"], "(my_program.py:42)"),
     (["report", "PROGRAM:lacks"], "no such model (from RuntimeError: no operator) (my_program.py:48)"),
-    (["report", "PROGRAM:blames_itself"], "memkit: RuntimeError: no reason (my_program.py:52)"),
+    (["report", "PROGRAM:blames_itself"], "stepscope: RuntimeError: no reason (my_program.py:52)"),
     (["report", "PROGRAM:build", "--card", "RTX 9"], "card='RTX 9' is not one of"),
     (["snapshot", "nowhere.pickle"], "'nowhere.pickle' is no file"),
     (["snapshot", "PROGRAM"], "is not read as a snapshot"),
@@ -222,14 +222,14 @@ def test_an_error_is_one_line_that_shows_the_value(arguments, words, program, ca
     assert main([text.replace("PROGRAM", str(program)) for text in arguments]) == 2
     out, err = capsys.readouterr()
     last = err.splitlines()[-1]
-    assert out == "" and last.startswith("memkit: ") and "Traceback" not in err
+    assert out == "" and last.startswith("stepscope: ") and "Traceback" not in err
     assert words in last or "neither JSON nor a pickle" in last
 
 
 def test_versions_and_names(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["--version"])
-    assert stopped.value.code == 0 and capsys.readouterr().out.strip() == f"memkit {memkit.__version__}"
+    assert stopped.value.code == 0 and capsys.readouterr().out.strip() == f"stepscope {memkit.__version__}"
     names = json.loads(_json_of(["list"], capsys))
     assert set(names["models"]) == set(models.PUBLISHED_MODELS) and set(names["cards"]) == set(memkit.CARDS)
     assert number_in("16k") == 16384 and number_in("2M") == 2 * 2**20 and number_in("-1") == -1
@@ -263,7 +263,7 @@ def test_a_config_without_a_length_takes_the_one_asked_for(tmp_path, capsys):
     for kind in ("gemma2", "gpt_oss", "phi3", "llama4"):
         path.write_text(json.dumps(config | {"model_type": kind}), encoding="utf-8")
         assert main(asked) == 2
-        assert "Trace it: memkit report config.json" in capsys.readouterr().err
+        assert "Trace it: stepscope report config.json" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[], ["reports"], ["snapshot", "x", "--fail-above", "much"],
@@ -272,12 +272,12 @@ def test_wrong_usage_exits_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
     [line] = capsys.readouterr().err.splitlines()
-    assert stopped.value.code == 2 and line.startswith("memkit") and line.endswith("--help)")
+    assert stopped.value.code == 2 and line.startswith("stepscope") and line.endswith("--help)")
 
 
 def test_the_words_come_out_on_any_terminal_and_into_any_pipe():
     """A terminal without the letters of a table, and a reader that is gone before the first line."""
-    command = [sys.executable, "-m", "memkit", "fit", "GPT-2 small", "--card", "T4"]
+    command = [sys.executable, "-m", "stepscope", "fit", "GPT-2 small", "--card", "T4"]
     command += ["--tokens", "64", "--seq-len", "64"]
     reader, writer = os.pipe()
     os.close(reader)

@@ -7,14 +7,14 @@ import pytest
 from memkit.formula.activations import block_ledger
 from memkit.formula.estimate import estimate_memory
 from memkit.hardware.cards import CARDS
+from memkit.hardware.fit import fit_on
 from memkit.setup.models import LLAMA_2_7B
 from memkit.setup.recipes import PURE_BF16
-from memkit.setup.training import TrainingSetup
-from stepscope.fitting.room import fit_on
 from stepscope.setup.adapters import AdapterConfig
+from stepscope.setup.job import Job
 from stepscope.widgets.adapter_explorer import AdapterExplorer
 
-SEVEN_B = TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16, seq_len=512, recomputation="full")
+SEVEN_B = Job(model=LLAMA_2_7B, precision=PURE_BF16, seq_len=512, recomputation="full")
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,9 @@
 import pytest
 from drawn import labels_of, marks_of
 
-from memkit.pictures.planes import plans_figure
 from memkit.units import format_bytes
 from stepscope.fitting.plan import GIVES_UP
+from stepscope.pictures.plans import plans_figure
 from stepscope.widgets.plan_explorer import ANYTHING, NOTHING, PlanExplorer, plans_for
 
 JOB = {"model": "GPT-2 XL", "card": "RTX 4090", "tokens_per_step": 32768, "seq_len": 1024}
@@ -19,7 +19,7 @@ def plans():
 def test_each_plan_is_told_with_its_peak_its_price_and_the_command_that_prints_its_code(plans):
     found = plans_for("GPT-2 XL", "RTX 4090", 32768, 1024, 1)
     assert plans.shown.kept[1] == found.front
-    assert any("memkit fit 'GPT-2 XL' --card 'RTX 4090' --tokens 32768" in words for words in plans.shown.words)
+    assert any("stepscope fit 'GPT-2 XL' --card 'RTX 4090' --tokens 32768" in words for words in plans.shown.words)
     for number, plan in enumerate(found.front, start=1):
         plans.set(plan=number)
         assert found.plans[plans.shown.chart.marked] == plan
