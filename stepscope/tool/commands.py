@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from memkit.units import aligned_table, as_whole_number, format_bytes, format_count
-from stepscope.tool.arguments import named
+from stepscope.tool.arguments import card_named, named
 from stepscope.tool.sealed import unsealed
 
 Found = tuple[int, str, dict]
@@ -75,11 +75,9 @@ def progress(words: str = "") -> None:
 
 def report_command(options: argparse.Namespace) -> Found:
     """``stepscope report``: the bytes that --fail-above looks at, the text, and JSON."""
-    from memkit.hardware.cards import CARDS
-
     if importlib.util.find_spec("torch") is None:
         raise ValueError("stepscope report traces a program with PyTorch, which is not installed: pip install torch")
-    card = options.card and named("card", options.card, CARDS)
+    card = card_named(options.card) if options.card else None
     of_scripts = options.batches, options.vary, options.until, options.ranks
     if any(of_scripts) and not options.target.endswith(SCRIPTS):
         raise ValueError(
@@ -103,7 +101,7 @@ def report_command(options: argparse.Namespace) -> Found:
     name = options.target + f", rank 0 of {options.ranks}" * bool(options.ranks)
     report = partial(
         report_on, name=name, steps=options.steps, say=progress, assume=dict(options.assume),
-        num_batches=options.batches, card=card.name if card else "", begin=options.begin,
+        num_batches=options.batches, card=card, begin=options.begin,
     )
     try:
         result = report(build)
@@ -135,10 +133,11 @@ def report_command(options: argparse.Namespace) -> Found:
 def largest_found(options: argparse.Namespace, script, card) -> Found:
     """``stepscope report --vary N``: the largest number in the place of N with which the script should fit the card."""
     from stepscope.allocator.trace_replay import replay_trace
-    from stepscope.fitting.room import fits_of, left_out_of
+    from stepscope.fitting.room import left_out_of
     from stepscope.tool.batches import Loaders, on_its_worst, watched
     from stepscope.tool.changed import changed_build
     from stepscope.tool.largest import TooFewRows, largest_that_fits
+    from stepscope.tool.program_report import fits_on
     from stepscope.tracing.trace import trace_script
 
     word = options.vary
@@ -170,8 +169,8 @@ def largest_found(options: argparse.Namespace, script, card) -> Found:
             raise TooFewRows(num_rows, batch_size)
         if failed:
             raise failed
-        fits = fits_of(left_out_of(trace), replay_trace(trace).peak_allocated_bytes)
-        return next(fit.expected_bytes for fit in fits if fit.card == card.name)
+        [fit] = fits_on(card, left_out_of(trace), replay_trace(trace).peak_allocated_bytes)
+        return fit.expected_bytes
 
     rows = [(f"{Path(options.target).name} on one {card.name}", f"the largest {word} that should fit")]
     plain = largest_that_fits(partial(spare_with, script))

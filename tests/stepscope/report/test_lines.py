@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from memkit import measure_memory
+from stepscope.tool.arguments import card_named
 from stepscope.tool.command_line import main
 from stepscope.tool.script import Script
 from stepscope.tracing.trace import trace_script
@@ -209,3 +210,26 @@ def test_what_is_printed_early_is_not_printed_again(report):
     page, _ = report(LOOP)
     assert page.count("allocated at the peak") == page.count("traced, cuda rules") == page.count("Nothing tried") == 1
     assert isinstance(trace_script(Script("train.py")).peak_bytes, int)
+
+
+@pytest.mark.parametrize("text, name", [
+    ("4090", "RTX 4090"), ("rtx4090", "RTX 4090"), ("NVIDIA GeForce RTX 4090", "RTX 4090"), ("l4", "L4"), ("A10", "A10"),
+    ("A100", "A100 SXM 40 GB"), ("A100-80GB", "A100 PCIe 80 GB"), ("a100 sxm4 80g", "A100 SXM 80 GB"), ("h200", "H200"),
+    ("Tesla V100", "V100 16 GB"), ("H100-SXM5", "H100 SXM"), ("MI300X", "MI300X"), ("24GiB", "card of 24GiB"),
+])
+def test_a_card_has_any_name_that_people_use(text, name):
+    card = card_named(text)
+    assert card.name == name and (name != "card of 24GiB" or card.memory_bytes == 24 * 2**30)
+
+
+@pytest.mark.parametrize("text", ["RTX 9", "24", "card", "", "40"])
+def test_what_names_no_card_is_refused(text):
+    with pytest.raises(ValueError, match="is not one of"):
+        card_named(text)
+
+
+def test_a_card_of_a_size_is_judged(report):
+    page, _ = report(LOOP, "--card", "1GiB")
+    assert "it should fit on one card of 1GiB" in page.splitlines()[0] or "it fits on one card of 1GiB" in page
+    page, _ = report(LOOP, "--card", "MI300X")
+    assert "it fits on one MI300X" in page.splitlines()[0] and page.count("MI300X") == 2
