@@ -13,7 +13,7 @@ from pathlib import Path
 
 from memkit.units import aligned_table, as_whole_number, format_bytes, format_count
 from stepscope.tool.arguments import card_named, named
-from stepscope.tool.sealed import unsealed
+from stepscope.tool.sealing import unsealed
 
 Found = tuple[int, str, dict]
 SCRIPTS = (".py", ".ipynb")
@@ -85,11 +85,10 @@ def report_command(options: argparse.Namespace) -> Found:
     from stepscope.fitting.diagnosis import changes_in_words
     from stepscope.tool.program_report import report_on
     from stepscope.tool.script import NoEvaluation
-    from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE
-    from stepscope.tracing.scratch_disk import scratch_disk
+    from stepscope.tracing.scratch_disk import on_scratch_disk
 
     # From the program's first import until its report is printed: a thread of the program's may go on.
-    disk, film = options.until_printed.enter_context(scratch_disk()), options.film and os.path.abspath(options.film)
+    disk, film = options.until_printed.enter_context(on_scratch_disk()), options.film and os.path.abspath(options.film)
     build = loaded_build(options.target, options.script_arguments)
     if options.until:
         build = replace(build, until_eval=True)
@@ -116,7 +115,14 @@ def report_command(options: argparse.Namespace) -> Found:
         disk.given.add(os.path.realpath(film))
         unsealed(StepFilm(result.trace, title=f"{result.name}: {options.steps} steps").save, film)
     progress("done")
-    data = {
+    return result.expected_bytes, changes_in_words(result.changes), report_as_data(result)
+
+
+def report_as_data(result) -> dict:
+    """A report as plain data."""
+    from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE
+
+    return {
         "name": result.name, "batches": result.batches, "allocated_bytes": result.allocated_bytes,
         "reserved_bytes": result.page.result.peak_reserved_bytes,
         "expected_bytes": result.expected_bytes, "peak": asdict(result.timeline.peak), "moment": result.page.moment,
@@ -127,7 +133,6 @@ def report_command(options: argparse.Namespace) -> Found:
         "left_out": [asdict(item) for item in result.left_out],
         "cards": [{**asdict(fit), "verdict": fit.verdict} for fit in result.fits],
     }
-    return result.expected_bytes, changes_in_words(result.changes), data
 
 
 def largest_found(options: argparse.Namespace, script, card) -> Found:

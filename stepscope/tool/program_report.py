@@ -72,8 +72,8 @@ class Report:
             said.append(f"Making the model takes more than any step: the steps reach {format_bytes(self.steps_bytes)}.")
         if copied := self.trace.provenance.get("copies of the weights"):
             said.append(
-                f"Of the weights {format_bytes(int(copied.split()[0]))} are tensors of the trained ones' sizes that nobody "
-                "trains: a second set (an average's, as EMA keeps it, a target or a reference model), or gathered copies.")
+                f"Of the weights {format_bytes(int(copied.split()[0]))} are a second set, of the trained ones' sizes, "
+                "that nobody trains: an average's, as EMA keeps it, a target or a reference model, or gathered copies.")
         about = filter(None, self.trace.provenance.get(ABOUT_NUMBER, "").split("\n"))
         said += [f"About this number: {words}." for words in about]
         fits = [["card", "memory left, expected", "verdict"]]

@@ -6,7 +6,7 @@ from memkit.program.log import Log
 from stepscope.tracing.refusals import own_line
 
 ABOUT_NUMBER, OWN_LINE = "about the number", "own line"
-"""In a timeline's provenance: what a reader of its peak has to know, a sentence a line; the program's line at the peak."""
+"""In a timeline's provenance: what a reader of its peak has to know, a sentence a line; the program's line then."""
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ from stepscope.tracing.libraries import Besides, as_compiled
 from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE, ScriptLog
 from stepscope.tracing.patched import Patches
 from stepscope.tracing.refusals import NeedsValues, not_followed, refuse_dtypes, refuse_unseen
-from stepscope.tracing.scratch_disk import scratch_disk
+from stepscope.tracing.scratch_disk import on_scratch_disk
 from stepscope.tracing.waiting import Progress
 from stepscope.tracing.without_values import has_values
 
@@ -82,7 +82,7 @@ def trace_script(
     steps = as_whole_number("steps", steps, 1, MAX_STEPS)
     assumptions = Assumptions(assume or {})
     is_script = isinstance(build, FindsItsSteps)
-    with scratch_disk() as disk:
+    with on_scratch_disk() as disk:
         if is_script:
             build.import_libraries()
             disk.start_anew()
@@ -256,8 +256,8 @@ class ScriptTracer(kit.Tracer):
         self.missing.pop(id(optimizer), None)
         if num_missing and optimizer.param_groups:
             self.missing[id(optimizer)] = (
-                f"{num_missing:,} of the {len(wanted):,} tensors that {type(optimizer).__name__} trains have no gradient "
-                "(a checkpoint with use_reentrant=True gives none if no input of it wants one), and so no states"
+                f"{num_missing:,} of the {len(wanted):,} tensors that {type(optimizer).__name__} trains have no "
+                "gradient (a checkpoint with use_reentrant=True gives none if no input of it wants one), and so no states"
             )
 
     def now(self, change: str, *args: object) -> None:
