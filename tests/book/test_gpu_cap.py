@@ -1,4 +1,4 @@
-"""``MEMKIT_GPU_GIB`` holds in every chapter from its first CUDA call on, and a bad value is refused in the setup cell."""
+"""``MEMKIT_GPU_GIB`` holds in every chapter from its first CUDA call on; a bad value is refused in the setup cell."""
 
 import ast
 import os
