@@ -35,13 +35,16 @@ class LeftOut:
 
     def meet_on_cpu(self, func, args: tuple, out: object, log: Log) -> None:
         """Remember an operation on the CPU's rules, if it may take what they do not know."""
-        if not is_of_a_transformer(func) or is_attention_by_heads(func, args):
+        if not is_of_a_transformer(func):
             self.to_measure[str(func.overloadpacket)] = None
         if func in PRODUCTS and out.dtype.itemsize == 2:
             # oneDNN packs the factors and makes the result in float32 first, where the processor wants it
             packed = sum(factor.nbytes for factor in args[-2:]) + 4 * out.numel()
             standing = sum(log.sizes[block] for block in log.live)
             self.highest_packed = max(self.highest_packed, (standing + packed, f"{func.overloadpacket} in 16 bits"))
+        elif scratch := scratch_of_attention(func, args):
+            standing = sum(log.sizes[block] for block in log.live) + sum(t.nbytes for t in out)
+            self.highest_packed = max(self.highest_packed, (standing + scratch, str(func.overloadpacket)))
 
     def texts(self, peak_bytes: int) -> list[str]:
         """A sentence for each library, and one for the CPU."""
@@ -56,10 +59,17 @@ class LeftOut:
         return texts
 
 
-def is_attention_by_heads(func, args: tuple) -> bool:
-    """Whether the CPU's attention is given tensors that lie head by head: its backward copies what it gives back.
+def scratch_of_attention(func, args: tuple) -> int:
+    """Bytes that the CPU's attention takes at most and gives back: in each thread a tile of scores, a gradient's copy.
 
-    A model's projections lie token by token, and of those a trace knows every byte.
+    A step whose peak is elsewhere never shows them. Source: ATen/native/cpu/FlashAttentionKernel.cpp of torch 2.13.
     """
-    return func._opname == "_scaled_dot_product_flash_attention_for_cpu" and any(
-        x.shape[1] > 1 and x.shape[2] > 1 and x.stride(1) > x.stride(2) for x in args[:3])
+    forward = func._opname == "_scaled_dot_product_flash_attention_for_cpu"
+    if not forward and func._opname != "_scaled_dot_product_flash_attention_for_cpu_backward":
+        return 0
+    query, key = args[:2] if forward else args[1:3]
+    length, head_size = query.shape[2:]
+    rows = min(length, 256 if length >= 768 else 64 if length >= 192 else 32)
+    columns = min(key.shape[2], 512)
+    values = rows * (columns + 2 + head_size) if forward else rows * (2 * columns + 1)
+    return torch.get_num_threads() * 4 * values + (0 if forward else args[0].nbytes)

@@ -46,7 +46,7 @@ def read_snapshot(source: dict | str | Path, device: int | None = None) -> Recor
     """The recorded run in a snapshot or in its file (``.pickle``, ``.json``, ``.json.gz``), of which no code runs.
 
     Of several cards it is ``device``; where none is named, the one that ran out of memory, else the one with most
-    events. Snapshots of torch 2.1 and later are read.
+    events. Snapshots of torch 2.0 and later are read.
 
     Raises: ValueError: no snapshot, no events (of that device), or actions that were left out, without which nobody
     can say what stood in memory. FileNotFoundError: there is no such file.
@@ -79,7 +79,7 @@ def run_of(snapshot: dict, device: int | None) -> RecordedRun:
         raise ValueError(f"device={device!r} has no events; there are some of {', '.join(map(str, busy))}")
     entries = list(entries_of(traces[device]))
     segments = [segment for segment in snapshot["segments"] if segment.get("device", device) == device]
-    blocks = [block for segment in segments for block in segment["blocks"]]
+    blocks = [block for segment in segments for block in blocks_of(segment)]
     events = events_of(entries, {
         whole(block, "address"): whole(block, "requested_size")
         for block in blocks if block["state"] == "active_allocated"
@@ -110,6 +110,21 @@ def run_of(snapshot: dict, device: int | None) -> RecordedRun:
             for action, _, size, line in entries if action == "oom"
         ), ""),
     )
+
+
+def blocks_of(segment: dict) -> Iterable[dict]:
+    """A segment's blocks with address and requested size, which torch 2.0 does not write: they follow one another.
+
+    What was asked for stands first in a block's history there.
+    """
+    address = segment["address"]
+    for block in segment["blocks"]:
+        if "address" not in block:
+            block = block | {"address": address}
+        if "requested_size" not in block:
+            block = block | {"requested_size": (block.get("history") or [{}])[0].get("real_size", block["size"])}
+        address = block["address"] + whole(block, "size")
+        yield block
 
 
 def entries_of(trace: Iterable[dict]) -> Iterable[tuple[str, int, int, str]]:

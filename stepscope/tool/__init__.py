@@ -6,7 +6,7 @@ where a program is traced.
 Reading order:
 
 - ``arguments``: sizes, numbers and names as words, and the options of each command
-- ``sealed``: a process that the kernel lets write in one folder only
+- ``sealing``: a process that the kernel lets write in one folder only
 - ``errors``: what a program raised, in one line
 - ``notebook``: a notebook's cells as Python
 - ``script``: a training script as it stands, and where its steps begin

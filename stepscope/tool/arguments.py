@@ -3,13 +3,19 @@
 import argparse
 import re
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from fractions import Fraction
 
 from memkit import __version__
+from memkit.hardware.cards import CARDS, Card
 from memkit.units import GIB, KIB, MIB, as_one_of
 
 UNUSABLE = 2
 UNITS = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+VENDORS = {"nvidia", "geforce", "tesla", "quadro", "amd", "instinct"}
+"""Words before a card's name that tell no two cards apart."""
 
 
 def bytes_in(text: str) -> int:
@@ -58,6 +64,34 @@ def named(kind: str, name: str, known: Mapping) -> object:
     return known[as_one_of(kind, by_lower_case.get(name.casefold(), name), known)]
 
 
+def card_named(text: str) -> Card:
+    """The card that somebody means: ``4090``, ``A100-80GB`` and ``NVIDIA H100`` are one; ``24GiB`` is any of that size.
+
+    Where several have the name, it is the one with least memory.
+
+    >>> card_named("4090").name, card_named("A100-80GB").name, card_named("24GiB").memory_bytes
+    ('RTX 4090', 'A100 PCIe 80 GB', 25769803776)
+
+    Raises: ValueError: no card is called so.
+    """
+    with suppress(argparse.ArgumentTypeError):
+        if (size := bytes_in(text)) >= GIB:
+            return replace(CARDS["A100 SXM 80 GB"], name=f"card of {text.strip()}", memory_report=f"{size} bytes")
+    words = [word for word in re.findall(r"[a-z0-9]+", text.lower()) if word not in VENDORS]
+    words = [re.sub(r"^(\d+)gi?b?$", r"\1gb", re.sub(r"^sxm\d$", "sxm", word)) for word in words]
+    words = words if any(len(word) > 2 or not word.isdigit() for word in words) else []
+    whole = [card for card in CARDS.values() if "".join(words) == "".join(card.name.lower().split())]
+    alike = [card for card in CARDS.values() if words and set(words) <= runs_of(card.name.lower().split())]
+    if whole or alike:
+        return min(whole or alike, key=lambda card: card.memory_bytes)
+    return named("card", text, CARDS)
+
+
+def runs_of(tokens: list[str]) -> set[str]:
+    """Every run of neighbouring words, joined: of "80", "gb" also "80gb"."""
+    return {"".join(tokens[i:j]) for i in range(len(tokens)) for j in range(i + 1, len(tokens) + 1)}
+
+
 class OneLineParser(argparse.ArgumentParser):
     """Says in one line what it cannot use."""
 
@@ -84,7 +118,7 @@ def add_report_options(one: argparse.ArgumentParser) -> None:
     one.add_argument("--vary", metavar="N", help=(
         "the largest number that fits --card in place of this word among the script's arguments, such as "
         "-- --batch-size N"))
-    one.add_argument("--card", help="the one card to be judged, such as 'RTX 4090'; all without it")
+    one.add_argument("--card", help="the one card to be judged, such as 4090, A100-80GB or 24GiB; all without it")
 
 
 def parser(description: str) -> OneLineParser:

@@ -38,7 +38,7 @@ from memkit.units import format_bytes
 from stepscope.tool.arguments import UNUSABLE, parser
 from stepscope.tool.commands import COMMANDS, progress
 from stepscope.tool.errors import in_words
-from stepscope.tool.sealed import sealed
+from stepscope.tool.sealing import sealed
 
 ABOVE, STOPPED = 1, 130
 

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from memkit.units import aligned_table, as_whole_number, format_bytes, format_count
-from stepscope.tool.arguments import named
-from stepscope.tool.sealed import unsealed
+from stepscope.tool.arguments import card_named, named
+from stepscope.tool.sealing import unsealed
 
 Found = tuple[int, str, dict]
 SCRIPTS = (".py", ".ipynb")
@@ -75,22 +75,20 @@ def progress(words: str = "") -> None:
 
 def report_command(options: argparse.Namespace) -> Found:
     """``stepscope report``: the bytes that --fail-above looks at, the text, and JSON."""
-    from memkit.hardware.cards import CARDS
-
     if importlib.util.find_spec("torch") is None:
         raise ValueError("stepscope report traces a program with PyTorch, which is not installed: pip install torch")
-    card = options.card and named("card", options.card, CARDS)
+    card = card_named(options.card) if options.card else None
     of_scripts = options.batches, options.vary, options.until, options.ranks
     if any(of_scripts) and not options.target.endswith(SCRIPTS):
         raise ValueError(
             f"--batches, --until, --vary and --ranks run a script such as train.py, not {options.target!r}")
     from stepscope.fitting.diagnosis import changes_in_words
     from stepscope.tool.program_report import report_on
-    from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE
-    from stepscope.tracing.scratch_disk import scratch_disk
+    from stepscope.tool.script import NoEvaluation
+    from stepscope.tracing.scratch_disk import on_scratch_disk
 
     # From the program's first import until its report is printed: a thread of the program's may go on.
-    disk, film = options.until_printed.enter_context(scratch_disk()), options.film and os.path.abspath(options.film)
+    disk, film = options.until_printed.enter_context(on_scratch_disk()), options.film and os.path.abspath(options.film)
     build = loaded_build(options.target, options.script_arguments)
     if options.until:
         build = replace(build, until_eval=True)
@@ -100,17 +98,31 @@ def report_command(options: argparse.Namespace) -> Found:
     if options.vary:
         return largest_found(options, build, card)
     name = options.target + f", rank 0 of {options.ranks}" * bool(options.ranks)
-    result = report_on(
-        build, name, options.steps, progress, assume=dict(options.assume), num_batches=options.batches,
-        card=card.name if card else "", begin=options.begin,
+    report = partial(
+        report_on, name=name, steps=options.steps, say=progress, assume=dict(options.assume),
+        num_batches=options.batches, card=card, begin=options.begin,
     )
+    try:
+        result = report(build)
+    except NoEvaluation:
+        if not options.until or not build.cuts_epoch:
+            raise
+        progress("no evaluation at the end of the epoch that was cut short: following all its steps")
+        result = report(replace(build, cuts_epoch=False))
     if film:
         from memkit.widgets.step_film import StepFilm
 
         disk.given.add(os.path.realpath(film))
         unsealed(StepFilm(result.trace, title=f"{result.name}: {options.steps} steps").save, film)
     progress("done")
-    data = {
+    return result.expected_bytes, changes_in_words(result.changes), report_as_data(result)
+
+
+def report_as_data(result) -> dict:
+    """A report as plain data."""
+    from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE
+
+    return {
         "name": result.name, "batches": result.batches, "allocated_bytes": result.allocated_bytes,
         "reserved_bytes": result.page.result.peak_reserved_bytes,
         "expected_bytes": result.expected_bytes, "peak": asdict(result.timeline.peak), "moment": result.page.moment,
@@ -121,16 +133,16 @@ def report_command(options: argparse.Namespace) -> Found:
         "left_out": [asdict(item) for item in result.left_out],
         "cards": [{**asdict(fit), "verdict": fit.verdict} for fit in result.fits],
     }
-    return result.expected_bytes, changes_in_words(result.changes), data
 
 
 def largest_found(options: argparse.Namespace, script, card) -> Found:
     """``stepscope report --vary N``: the largest number in the place of N with which the script should fit the card."""
     from stepscope.allocator.trace_replay import replay_trace
-    from stepscope.fitting.room import fits_of, left_out_of
+    from stepscope.fitting.room import left_out_of
     from stepscope.tool.batches import Loaders, on_its_worst, watched
     from stepscope.tool.changed import changed_build
     from stepscope.tool.largest import TooFewRows, largest_that_fits
+    from stepscope.tool.program_report import fits_on
     from stepscope.tracing.trace import trace_script
 
     word = options.vary
@@ -162,8 +174,8 @@ def largest_found(options: argparse.Namespace, script, card) -> Found:
             raise TooFewRows(num_rows, batch_size)
         if failed:
             raise failed
-        fits = fits_of(left_out_of(trace), replay_trace(trace).peak_allocated_bytes)
-        return next(fit.expected_bytes for fit in fits if fit.card == card.name)
+        [fit] = fits_on(card, left_out_of(trace), replay_trace(trace).peak_allocated_bytes)
+        return fit.expected_bytes
 
     rows = [(f"{Path(options.target).name} on one {card.name}", f"the largest {word} that should fit")]
     plain = largest_that_fits(partial(spare_with, script))

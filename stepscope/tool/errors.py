@@ -5,7 +5,7 @@ import traceback
 from pathlib import Path
 
 import memkit
-from stepscope.tool.sealed import FREE, SWITCH
+from stepscope.tool.sealing import FREE, SWITCH
 
 
 def root_of(error: BaseException) -> BaseException:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from memkit.hardware.cards import CARDS
-from memkit.hardware.fit import Fit
+from memkit.hardware.cards import CARDS, Card
+from memkit.hardware.fit import Fit, fit_on
 from memkit.timeline import MemoryTimeline
 from memkit.units import aligned_table, format_bytes
 from stepscope.allocator.replays import Replay
@@ -72,8 +72,8 @@ class Report:
             said.append(f"Making the model takes more than any step: the steps reach {format_bytes(self.steps_bytes)}.")
         if copied := self.trace.provenance.get("copies of the weights"):
             said.append(
-                f"Of the weights {format_bytes(int(copied.split()[0]))} are tensors of the trained ones' sizes that nobody "
-                "trains: a second set (an average's, as EMA keeps it, a target or a reference model), or gathered copies.")
+                f"Of the weights {format_bytes(int(copied.split()[0]))} are a second set, of the trained ones' sizes, "
+                "that nobody trains: an average's, as EMA keeps it, a target or a reference model, or gathered copies.")
         about = filter(None, self.trace.provenance.get(ABOUT_NUMBER, "").split("\n"))
         said += [f"About this number: {words}." for words in about]
         fits = [["card", "memory left, expected", "verdict"]]
@@ -100,6 +100,14 @@ def headline(name: str, trace: MemoryTimeline, result: Replay, left_out, fits: t
     return f"{batches}: {expected}; {verdict}.\n{total}" if batches else total
 
 
+def fits_on(card: Card | None, left_out: tuple[LeftOut, ...], allocated_bytes: int) -> tuple[Fit, ...]:
+    """The one card, or every NVIDIA card of the table, with the room left beside the tensors."""
+    if card is None:
+        return fits_of(left_out, allocated_bytes)
+    holes = left_out[-1]
+    return (fit_on(card, allocated_bytes, (holes.low_bytes, holes.expected_bytes, holes.high_bytes)),)
+
+
 def smallest_that_fits(fits: tuple[Fit, ...]) -> Fit | None:
     """Of the cards with room, as far as one can expect, the one with least memory."""
     return min((fit for fit in fits if fit.is_expected), key=lambda fit: CARDS[fit.card].memory_bytes, default=None)
@@ -107,7 +115,7 @@ def smallest_that_fits(fits: tuple[Fit, ...]) -> Fit | None:
 
 def report_on(
     build: Callable, name: str = "program", steps: int = 2, say: Callable[[str], None] = lambda words: None,
-    assume: Mapping[str, float] | None = None, num_batches: int = 0, card: str = "",
+    assume: Mapping[str, float] | None = None, num_batches: int = 0, card: Card | None = None,
     begin: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """Trace ``build`` on CUDA's rules, diagnose it, and trace the changes that help most.
@@ -148,7 +156,7 @@ def report_on(
     finally:
         counted.remove()
     result, left_out, batches = replay_trace(trace), left_out_of(trace), batches or difference(loaders.seen)
-    fits = tuple(fit for fit in fits_of(left_out, result.peak_allocated_bytes) if card in ("", fit.card))
+    fits = fits_on(card, left_out, result.peak_allocated_bytes)
     begin(headline(name, trace, result, left_out, fits, batches))
     say(f"replaying {len(trace.events):,} events with each change")
     page = diagnose_memory(trace)

@@ -38,6 +38,10 @@ class SeenEnough(BaseException):
     """Ends the script; as a ``BaseException`` it passes the script's own ``except Exception``."""
 
 
+class NoEvaluation(ValueError):
+    """A script was followed to its end and has not evaluated; where its epoch was cut, it may do so within."""
+
+
 @contextmanager
 def nothing_to_do():
     """What is around the building of a program that is not changed."""
@@ -50,8 +54,8 @@ class Script:
 
     ``during_build`` and ``during_step`` are what ``changed_build`` puts around a program. The first one yields a
     function that is called before the first step. ``until_eval``: the script is followed on until a module in
-    evaluation has run after a step; its loader then hands out no more for training. ``ranks``: it is
-    the first of so many that ``torchrun`` would start.
+    evaluation has run after a step; its loader then hands out no more for training, if it ``cuts_epoch``. ``ranks``: it
+    is the first of so many that ``torchrun`` would start.
 
     Raises: ValueError: ``path`` is no file.
 
@@ -63,6 +67,7 @@ class Script:
     path: str
     arguments: tuple[str, ...] = ()
     until_eval: bool = False
+    cuts_epoch: bool = True
     ranks: int = 0
     during_build: Callable[[], AbstractContextManager[Callable[[], None]]] = nothing_to_do
     during_step: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -147,8 +152,8 @@ class Script:
                 "one batch (drop_last=True) hands out none"
             )
         if not follower.has_evaluated:
-            raise ValueError(f"{Path(self.path).name} ended without an evaluation: no module ran in eval(), without "
-                             "gradients, after a step")
+            raise NoEvaluation(f"{Path(self.path).name} ended without an evaluation: no module ran in eval(), without "
+                               "gradients, after a step")
         if not follower.has_ended:
             follower.end_step()
 
@@ -228,7 +233,7 @@ class Follower:
         recorder.on_update = self.update_begins
         self.contexts.enter_context(patch.object(Optimizer, "add_param_group", self.adding(Optimizer.add_param_group)))
         self.made = self.contexts.enter_context(script.during_build())
-        if script.until_eval:
+        if script.until_eval and script.cuts_epoch:
             ask = self.asking(_BaseDataLoaderIter.__next__)
             self.contexts.enter_context(patch.object(_BaseDataLoaderIter, "__next__", ask))
         for handle in (

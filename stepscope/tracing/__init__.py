@@ -9,7 +9,7 @@ Reading order:
 - ``without_values``: what a program may ask of a tensor that has a shape and no values
 - ``scratch_files``: what a program finds at a path: the disk, and over it what the program has written
 - ``scratch_doors``: Python's doors to files, each led through the scratch disk
-- ``scratch_disk``: libraries' doors, what passes them all, and ``scratch_disk()``
+- ``scratch_disk``: libraries' doors, what passes them all, and ``on_scratch_disk()``
 - ``waiting``: how far a long trace has come
 - ``host``: where a tensor without values is: on the card, in the host's memory, or nowhere
 - ``checkpoints``: what a program saves and loads again, without values

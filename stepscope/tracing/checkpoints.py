@@ -159,7 +159,7 @@ def write_safetensors(tensors: Mapping[str, Tensor], filename, metadata: Mapping
 @contextmanager
 def saved_without_values(mode) -> Iterator[None]:
     """Inside, ``torch.save`` and pickle write shapes, and ``torch.load`` knows the trace's card."""
-    storage = torch.UntypedStorage
+    storage, serialization = torch.UntypedStorage, torch.serialization
     with (
         torch.serialization.safe_globals([held_again, tensor_again]),
         patch.object(Tensor, "__reduce_ex__", reduced(Tensor.__reduce_ex__, mode)),
@@ -170,9 +170,10 @@ def saved_without_values(mode) -> Iterator[None]:
                 yield
                 return
             with (
-                patch.object(torch.serialization, "_get_restore_location",
-                             restoring(torch.serialization._get_restore_location)),
-                patch.object(storage, "data_ptr", address), patch.object(storage, "cuda", on_card), patch.object(storage, "to", moved(storage.to)),
+                patch.object(serialization, "_get_restore_location", restoring(serialization._get_restore_location)),
+                patch.object(storage, "data_ptr", address),
+                patch.object(storage, "cuda", on_card),
+                patch.object(storage, "to", moved(storage.to)),
             ):
                 yield
         finally:

@@ -35,11 +35,14 @@ class ScriptCard(ShapesOnly, Card):
         self.unplaced: dict[int, weakref.ref] = {}
         self.places = Places()
         self.before_write: Callable[[object], None] = lambda tensor: None
-        self.rules |= rules_of_places()
+        self.rules |= (of_places := rules_of_places())
+        self.of_places = of_places.keys() | {Tensor.backward, Tensor.requires_grad_, torch.autograd.grad}
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if kwargs and isinstance(kwargs.get("generator"), CardGenerator):
             kwargs["generator"] = None
+        if self.places.off_card and func not in self.of_places and torch.is_grad_enabled():
+            args = self.places.of_one_kind(args)
         place = place_named(kwargs.get("device")) if kwargs else None
         if place is None or place is Place.HOST:
             return super().__torch_function__(func, types, args, kwargs)
@@ -105,6 +108,8 @@ def _made_in_host(mode, func, args, kwargs):
     of_card = {name: value for name, value in kwargs.items() if name not in ("generator", "pin_memory")}
     with mode.places.makes(Place.HOST):
         tensor = func(*args, **of_card | {"device": META})
+    if tensor.layout is not torch.strided:
+        return func(*args, **kwargs)
     is_read = tensor.nbytes <= MAX_BYTES or not (tensor.is_floating_point() or tensor.is_complex())
     kwargs.pop("pin_memory", None)  # without a card there is none to pin
     return func(*args, **kwargs) if is_read else tensor

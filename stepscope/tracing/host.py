@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from memkit.program.doors import is_wrapper, tensors_in
+from memkit.program.doors import PLAIN, is_wrapper, tensors_in
 
 aten = torch.ops.aten
 META = torch.device("meta")
@@ -95,16 +95,47 @@ class Places:
         """A copy at another place, and in another dtype. Its gradient comes back the same road."""
         return Moved.apply(tensor, self, place, dtype or tensor.dtype)
 
-    def together(self, values: object) -> object:
-        """Arguments of an operation of the host, the real tensors among them as ``meta`` ones: torch wants one kind."""
+    def together(self, values: object, with_numbers: bool = False) -> object:
+        """Arguments of an operation of the host, the real tensors among them as ``meta`` ones: torch wants one kind.
+
+        A number may be of another, but ``with_numbers``: where it is stacked with others.
+        """
 
         def without_values(tensor: Tensor) -> Tensor:
-            if tensor.is_meta or tensor.dim() == 0:
+            if tensor.is_meta or (tensor.dim() == 0 and not with_numbers):
                 return tensor
             with self.makes(Place.HOST):
                 return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
 
         return tree_map_only(Tensor, without_values, values)
+
+    def of_one_kind(self, args: tuple) -> tuple:
+        """Arguments of the host, those that want a gradient without values too where a large one has none."""
+        tensors = [a for item in args for a in (item if isinstance(item, (list, tuple)) else (item,))
+                   if isinstance(a, Tensor)]
+        if not any(t.is_meta and self.of(t) is Place.HOST for t in tensors):
+            return args
+
+        def without_values(item: object) -> object:
+            if isinstance(item, (list, tuple)) and type(item) in (list, tuple):
+                return type(item)(map(without_values, item))
+            wants = isinstance(item, Tensor) and item.requires_grad and not item.is_meta and type(item) in PLAIN
+            return OfOneKind.apply(item, self) if wants else item
+
+        return tuple(map(without_values, args))
+
+
+class OfOneKind(torch.autograd.Function):
+    """A small tensor of the host without its values, for an operation with a large one; its gradient is a real one."""
+
+    @staticmethod
+    def forward(ctx, tensor: Tensor, places: Places) -> Tensor:
+        ctx.shape, ctx.dtype = tensor.shape, tensor.dtype
+        return places.together(tensor, with_numbers=True)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple:
+        return torch.ones(ctx.shape, dtype=ctx.dtype, device="cpu"), None
 
 
 class Moved(torch.autograd.Function):
@@ -119,7 +150,7 @@ class Moved(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple:
         places, place, dtype = ctx.back
-        if places.of(gradient) is place and gradient.dtype is dtype:
-            return gradient, None, None, None
-        with places.makes(place):
+        with torch._C.DisableTorchFunction(), places.makes(place):  # else the card would be asked where the gradient is
+            if places.of(gradient) is place and gradient.dtype is dtype:
+                return gradient, None, None, None
             return aten._to_copy.default(gradient, dtype=dtype, device=META), None, None, None

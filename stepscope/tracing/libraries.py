@@ -49,21 +49,20 @@ class Besides(LeftOut):
         return texts
 
 
-COMPILE = torch.compile
+def as_compiled(tracer, compile, model=None, **options):
+    """``torch.compile`` for a trace: a function without gradients is one kernel, all else runs as it is.
 
-
-def as_compiled(tracer, model=None, **options):
-    """``torch.compile`` for a trace: a function without gradients is one kernel, all else runs as
-    it is."""
+    ``compile`` is the one that it stands for: Lightning has put its own in torch's place, and wants it called.
+    """
     if model is None:
-        return functools.partial(as_compiled, tracer, **options)
+        return functools.partial(as_compiled, tracer, compile, **options)
     if isinstance(model, torch.nn.Module):
-        return COMPILE(model, **options)
+        return compile(model, **options)
 
     @functools.wraps(model)
     def run(*args, **kwargs):
         if torch.is_grad_enabled():
-            return COMPILE(model, **options)(*args, **kwargs)
+            return compile(model, **options)(*args, **kwargs)
         start = len(tracer.log.events)
         try:
             return model(*args, **kwargs)

@@ -6,16 +6,15 @@ from memkit.program.log import Log
 from stepscope.tracing.refusals import own_line
 
 ABOUT_NUMBER, OWN_LINE = "about the number", "own line"
-"""In a timeline's provenance: what a reader of its peak has to know, a sentence a line; the program's line at the peak."""
+"""In a timeline's provenance: what a reader of its peak has to know, a sentence a line; the program's line then."""
 
 
 @dataclass(slots=True)
 class ScriptLog(Log):
-    """``tops`` are the events at which more stood than ever before, and the program's own line then."""
+    """``tops`` are the events at which more stood than ever before, the bytes, and the program's own line then."""
 
     standing_bytes: int = 0
-    most_bytes: int = 0
-    tops: list[tuple[int, str]] = field(default_factory=list)
+    tops: list[tuple[int, int, str]] = field(default_factory=lambda: [(-1, 0, "")])
 
     @property
     def moment(self) -> tuple[str, int, int]:
@@ -26,9 +25,8 @@ class ScriptLog(Log):
         """A block is born; at a new peak the program's own line is noted."""
         block = Log.allocate(self, num_bytes, op, place)
         self.standing_bytes += num_bytes
-        if self.standing_bytes > self.most_bytes:
-            self.most_bytes = self.standing_bytes
-            self.tops.append((len(self.events) - 1, own_line()))
+        if self.standing_bytes > self.tops[-1][1]:
+            self.tops.append((len(self.events) - 1, self.standing_bytes, own_line()))
         return block
 
     def free(self, block: int) -> None:
@@ -36,9 +34,14 @@ class ScriptLog(Log):
         Log.free(self, block)
         self.standing_bytes -= self.sizes[block]
 
+    def leave_out(self, start: int) -> int:
+        """Forget blocks that a kernel held in registers."""
+        self.tops = [top for top in self.tops if top[0] < start]
+        return Log.leave_out(self, start)
+
     def line_at(self, event: int) -> str:
         """The program's own line at the highest peak up to this event."""
-        return next((line for number, line in reversed(self.tops) if number <= event), "")
+        return next((line for number, _, line in reversed(self.tops) if number <= event), "")
 
     def start_evaluation(self) -> None:
         """After an optimizer's step a module runs without gradients: what follows is an evaluation."""

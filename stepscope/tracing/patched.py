@@ -28,10 +28,13 @@ def asks_quietly(tracer, module):
     """
     ask = module.ShardingPropagator._propagate_tensor_meta_non_cached
 
-    def quietly(*args):
+    def quietly(propagator, schema):
+        name, first = schema.op._opname, schema.args_schema[0] if schema.args_schema else None
+        if name.endswith("_") and not name.startswith("_") and getattr(first, "tensor_meta", None):
+            return first.tensor_meta  # in place; run on a tensor of "cuda" some would look for a real one
         tracer.is_paused = True
         try:
-            return ask(*args)
+            return ask(propagator, schema)
         finally:
             tracer.is_paused = False
 
@@ -52,6 +55,9 @@ def forgets_maps(tracer, module):
 
 OF_LIBRARIES = {
     "torch.distributed.tensor._sharding_prop": asks_quietly,
+    # It would keep the state of a real card's generator, and split each draw over the ranks.
+    "torch.distributed.tensor._dispatch": lambda _, module: patch.object(
+        module, "is_rng_supported_mesh", lambda mesh: False, create=True),
     "bitsandbytes.functional": forgets_maps,
     # From 5.0 on it looks at no mask that is fake, and then takes another road than a real run.
     "transformers.utils.import_utils": lambda _, module: patch.object(

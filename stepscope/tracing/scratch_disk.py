@@ -1,6 +1,6 @@
-"""A scratch folder over the file system: a program writes its files and finds them again, and the disk stays as it was.
+"""A scratch folder over the disk: a program writes its files and finds them again, and the disk stays as it was.
 
-A trace runs a program's own code, which saves checkpoints, empties folders and keeps caches. Inside ``scratch_disk()``
+A trace runs a program's own code, which saves checkpoints, empties folders and keeps caches. In ``on_scratch_disk()``
 who opens a file for writing gets a copy in a scratch folder, who reads looks there first, and what is removed or moved
 is only marked. At the end the folder goes. No file of the disk is ever open for writing, so that a trace that fails, is
 stopped or is killed harms as little as one that ends.
@@ -257,7 +257,7 @@ def prepare(disk: ScratchDisk, stack: ExitStack) -> None:
 
 def at_exit(function: Callable, args: tuple, kwargs: dict) -> None:
     """A function that a program wanted called when Python ends."""
-    with scratch_disk():
+    with on_scratch_disk():
         function(*args, **kwargs)
 
 
@@ -266,7 +266,7 @@ def install_hook() -> None:
     """An audit hook stays for as long as the process; without a scratch disk it does nothing."""
     sys.addaudithook(refuse_past_the_doors)
 @contextmanager
-def scratch_disk() -> Iterator[ScratchDisk]:
+def on_scratch_disk() -> Iterator[ScratchDisk]:
     """Inside, nothing that a program does changes the disk; where a scratch disk is in use already, it is that one."""
     if ON:
         yield ON[-1]

@@ -26,13 +26,13 @@ from stepscope.tracing.counters import counted
 from stepscope.tracing.cpu import fake_cpu_for_script
 from stepscope.tracing.cuda import pretend_cuda_for_script
 from stepscope.tracing.evaluations import Evaluations
-from stepscope.tracing.host import Place, Places
+from stepscope.tracing.host import META, Place, Places, place_named
 from stepscope.tracing.known import ASSUMED, Assumptions, KnownValues, Unknown, result_of_size
 from stepscope.tracing.libraries import Besides, as_compiled
 from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE, ScriptLog
 from stepscope.tracing.patched import Patches
 from stepscope.tracing.refusals import NeedsValues, not_followed, refuse_dtypes, refuse_unseen
-from stepscope.tracing.scratch_disk import scratch_disk
+from stepscope.tracing.scratch_disk import on_scratch_disk
 from stepscope.tracing.waiting import Progress
 from stepscope.tracing.without_values import has_values
 
@@ -82,7 +82,7 @@ def trace_script(
     steps = as_whole_number("steps", steps, 1, MAX_STEPS)
     assumptions = Assumptions(assume or {})
     is_script = isinstance(build, FindsItsSteps)
-    with scratch_disk() as disk:
+    with on_scratch_disk() as disk:
         if is_script:
             build.import_libraries()
             disk.start_anew()
@@ -136,6 +136,9 @@ class ScriptTracer(kit.Tracer):
 
     def run(self, func, args, kwargs, frame):
         """In inference mode a composite operation comes whole; what is of the host stays there."""
+        if place_named(kwargs.get("device")) is Place.CARD:  # torch's own code may ask for the card below all rules
+            with self.places.makes(Place.CARD):
+                return self.run(func, args, kwargs | {"device": META}, frame)
         if torch.is_inference_mode_enabled():
             with self:
                 out = func.decompose(*args, **kwargs)
@@ -149,7 +152,7 @@ class ScriptTracer(kit.Tracer):
         if place is Place.HOST:
             if func._schema.is_mutable and isinstance(args[0], Tensor) and not args[0].is_meta:
                 return args[0]  # a small tensor of the host keeps the values that it had
-            args, kwargs = self.places.together((args, kwargs))
+            args, kwargs = self.places.together((args, kwargs), with_numbers=func is aten.stack.default)
         return super().run(func, args, kwargs, frame)
 
     def called(self, func, args, kwargs, frame):
@@ -157,7 +160,7 @@ class ScriptTracer(kit.Tracer):
             out = func(*args, **kwargs)
         except VALUE_ERRORS as error:
             if isinstance(error, NO_KERNEL) and not VALUE_TAGS & set(func.tags):
-                raise not_followed(func, "give it a kernel without values by torch.library.register_fake") from error
+                return self.decomposed(func, args, kwargs, error)
             out = self.from_values(func, args, kwargs, error, frame)
         except RuntimeError as error:
             if func is aten._local_scalar_dense.default or "cannot be called on meta tensors" in str(error):
@@ -168,6 +171,14 @@ class ScriptTracer(kit.Tracer):
                 raise
         refuse_dtypes(func, args)
         self.known.follow(func, args, kwargs, out)
+        return out
+
+    def decomposed(self, func, args, kwargs, error):
+        """An operation without a kernel as those that it is made of; a DTensor hands on such (``to.dtype_layout``)."""
+        with self:
+            out = func.decompose(*args, **kwargs)
+        if out is NotImplemented:
+            raise not_followed(func, "give it a kernel without values by torch.library.register_fake") from error
         return out
 
     def from_values(self, func, args, kwargs, error, frame):
@@ -187,6 +198,12 @@ class ScriptTracer(kit.Tracer):
             return real
         out = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=args[0].device)
         return real if has_values(out) else out  # torch's DeviceMesh puts the fake tensors' mode aside
+
+    def block_of(self, tensor: Tensor) -> int | None:
+        """The block of a tensor; a sparse one, which has no storage, is refused."""
+        if tensor.layout is not torch.strided:
+            refuse_unseen([tensor])
+        return super().block_of(tensor)
 
     def is_counted(self, tensor: Tensor) -> bool:
         if tensor.is_meta:
@@ -239,8 +256,8 @@ class ScriptTracer(kit.Tracer):
         self.missing.pop(id(optimizer), None)
         if num_missing and optimizer.param_groups:
             self.missing[id(optimizer)] = (
-                f"{num_missing:,} of the {len(wanted):,} tensors that {type(optimizer).__name__} trains have no gradient "
-                "(a checkpoint with use_reentrant=True gives none if no input of it wants one), and so no states"
+                f"{num_missing:,} of the {len(wanted):,} tensors that {type(optimizer).__name__} trains have no "
+                "gradient (a checkpoint with use_reentrant=True gives none if no input of it wants one), and so no states"
             )
 
     def now(self, change: str, *args: object) -> None:
@@ -279,7 +296,7 @@ def recording(device: str, *, starts_in_host: bool = False):
         tracer.known, tracer.about_number = mode.known, mode.about_number
         tracer.places = getattr(mode, "places", tracer.places)  # a CPU's mode has none: nothing moves
         mode.before_write = tracer.before_write
-        stack.enter_context(patch.object(torch, "compile", functools.partial(as_compiled, tracer)))
+        stack.enter_context(patch.object(torch, "compile", functools.partial(as_compiled, tracer, torch.compile)))
         resize = patch.object(torch.UntypedStorage, "resize_", lambda storage, size: tracer.resize(storage, size))
         stack.enter_context(resize)
         stack.callback(register_optimizer_step_pre_hook(tracer.before_optimizer).remove)

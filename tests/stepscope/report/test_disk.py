@@ -17,7 +17,7 @@ from writing_habits import BEGIN, END, HABITS, PAST_EVERY_DOOR, REFUSED
 
 from stepscope.tool.command_line import main
 from stepscope.tool.script import Script
-from stepscope.tracing.scratch_disk import scratch_disk
+from stepscope.tracing.scratch_disk import on_scratch_disk
 from stepscope.tracing.trace import trace_script
 
 HELD = {"open": open, "remove": os.remove}
@@ -93,7 +93,7 @@ def test_what_could_change_the_disk_is_refused_before_it_happens(tree, name, cap
 
 
 def test_a_function_that_was_held_before_is_refused_too(tree):
-    with scratch_disk(), pytest.raises(PermissionError, match="os.remove"):
+    with on_scratch_disk(), pytest.raises(PermissionError, match="os.remove"):
         HELD["remove"]("log.txt")
     assert (tree / "log.txt").exists()
 
