@@ -1,4 +1,4 @@
-"""What the kit's trace says besides: what no trace knows stands beside its number, and a value that is printed is one."""
+"""What the kit's trace says of what it does not know: a sentence beside its number, and 1.0 for a value."""
 
 import pytest
 import torch
