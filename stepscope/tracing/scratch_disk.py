@@ -84,6 +84,7 @@ READ, WRITE, CHANGE = (lambda number, name, mode=mode: at_argument(number, name,
 LIBRARIES = {
     "torch._C": {"PyTorchFileReader": READ(0, "file"), "PyTorchFileWriter": WRITE(0, "file")},
     "torch": {"from_file": CHANGE(0, "filename")},
+    "torch.autograd.profiler": {"profile.export_chrome_trace": WRITE(1, "path")},
     "torch.storage": {"UntypedStorage.from_file": CHANGE(0, "filename")},
     "sqlite3": {"connect": connects},
     "_gdbm": {"open": CHANGE(0, "filename")}, "_dbm": {"open": CHANGE(0, "filename")},
@@ -215,8 +216,11 @@ def refuse_past_the_doors(event: str, args: tuple) -> None:
         named = args[1:2] if event in ("os.symlink", "os.link") else args[: CHANGES[event]]
         for path in named:
             text = path if isinstance(path, int) else os.fsdecode(path)
-            if event == "sqlite3.connect" and text in ("", ":memory:"):
-                continue
+            if event == "sqlite3.connect":
+                text = text.removeprefix("file:").partition("?")[0]
+                if text in ("", ":memory:") or "mode=memory" in str(path):
+                    continue
+                path = text
             if not may_change(disk, path, folder):
                 raise LeavesTheDisk(f"{event} of {text!r} past Python's own doors")
 

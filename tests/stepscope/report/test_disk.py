@@ -26,12 +26,14 @@ HELD = {"open": open, "remove": os.remove}
 
 def tree_with_files(folder: Path) -> Path:
     """A project of 200 files, with an earlier run's results."""
-    for name in ("data", "runs/old", "src/deep/er"):
+    for name in ("ck", "data", "runs/old", "src/deep/er"):
         (folder / name).mkdir(parents=True)
     for n in range(20):
         (folder / f"data/{n}.txt").write_text(str(n) * n)
     for n in range(170):
         (folder / f"src/deep/{n}.txt").write_bytes(bytes([n]) * n)
+    for n in (1, 2, 3):
+        (folder / f"ck/{n}.pt").write_bytes(bytes(n))
     (folder / "data/tokens.bin").write_bytes(bytes(1000))
     (folder / "runs/old/events.0").write_text("0")
     (folder / "best.pt").write_bytes(b"weights of a week")
@@ -79,6 +81,26 @@ def test_no_byte_and_no_time_differs_after_programs_that_write(tree):
         assert seen(tree) == before, name
     assert set(os.listdir(tree.parent)) == {*outside, "train.py"}
     assert Path.cwd() == tree and "made_by_it" not in os.listdir(tree)
+
+
+PRETRAINED = """
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+config = GPT2Config(n_layer=1, n_head=2, n_embd=64, vocab_size=99, n_positions=64, bos_token_id=1, eos_token_id=2)
+GPT2LMHeadModel(config).save_pretrained("first")
+rows = [{"input_ids": torch.zeros(8, dtype=torch.long), "labels": torch.zeros(8, dtype=torch.long)}] * 16
+options = TrainingArguments("out", per_device_train_batch_size=2, max_steps=3, report_to=[], save_steps=1,
+                            save_total_limit=1, disable_tqdm=True)
+Trainer(GPT2LMHeadModel.from_pretrained("first"), options, train_dataset=rows).train()
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_a_hugging_face_trainer_saves_it_finds_and_nobody_else(tree):
+    """The model's own file of safetensors is read again; a checkpoint comes after each step, and the oldest goes."""
+    before = seen(tree)
+    (tree.parent / "hf.py").write_text("import torch\n" + PRETRAINED)
+    trace = trace_script(Script(str(tree.parent / "hf.py")), steps=2)
+    assert trace.at("optimizer", step=2).optimizer_states > 0 and seen(tree) == before
 
 
 @pytest.mark.parametrize("name", REFUSED)
