@@ -49,7 +49,6 @@ class Uncached(MemoryExplorer):
         second_step.cache_clear()
         return super().view(**state)
 
-gradients = {"drawn": np.exp(np.random.default_rng(0).normal(-14, 3, 8192))}
 """
 
 INTERACT = f"""
@@ -108,8 +107,6 @@ OURS = {
     "batch planner, ranks": ("widgets.BatchPlanner()", "Ranks"),
     "bit explorer": ("widgets.BitExplorer()", PICTURE),
     "allocator lab": ("widgets.AllocatorLab(step=0)", "Event"),
-    "loss scaling lab": ("widgets.LossScalingLab(gradients)", "Scale 2^k, k ="),
-    "spike film": ("widgets.SpikeFilm()", "Step"),
     "adapter explorer": ("widgets.AdapterExplorer()", "Rank"),
     "sharding explorer": ("widgets.ShardingExplorer()", "Micro-batch"),
     "plan explorer": ("widgets.PlanExplorer()", "Plan"),

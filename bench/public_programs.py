@@ -17,6 +17,7 @@ github.com/itu-rad/GPUMemNet (NeuroNetGen_scripts), arXiv:2602.17817. Nothing is
 
 import contextlib
 import itertools
+import sys
 from collections.abc import Callable, Sequence
 
 import torch
@@ -303,7 +304,16 @@ def encoder(config: str, batch: int) -> Build:
 
 
 def with_torchvision_operators() -> None:
-    """Name the operators that torchvision's wheel for CUDA lacks beside a torch for CPUs: its import asks for them."""
+    """Name the operators that torchvision's wheel for CUDA lacks beside a torch for CPUs: its import asks for them.
+
+    One that loads brings its own, which may not be defined twice.
+    """
+    with contextlib.suppress(ImportError, RuntimeError, OSError):
+        import torchvision  # noqa: F401
+
+        return
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        del sys.modules[name]  # half of it, of which the next import would be given the rest
     with contextlib.suppress(RuntimeError):
         library = torch.library.Library("torchvision", "FRAGMENT")
         for name in ("nms", "qnms"):

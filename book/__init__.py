@@ -31,6 +31,13 @@ Reading order:
 - ``exercises``: exercises that say which mistake this is
 """
 
+import os
+
 from memkit import front_door
+
+if os.environ.get("MEMKIT_GPU_GIB"):  # a shared card: every chapter imports this package before it uses one
+    from memkit.measuring.gpu import cap_gpu_when_used
+
+    cap_gpu_when_used()
 
 __getattr__, __dir__, __all__ = front_door(__name__, __file__)

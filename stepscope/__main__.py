@@ -1,4 +1,4 @@
-"""``python -m memkit``: the command line of ``stepscope.tool``."""
+"""``python -m stepscope``: the command line of ``stepscope.tool``."""
 
 from stepscope.tool.command_line import command
 

@@ -27,9 +27,16 @@ NO_BROWSER = "no Chromium found; get one with `apt install chromium` or `playwri
 
 
 def _load_torchvision_without_cuda():
-    """A wheel built for CUDA lacks its compiled operators here. transformers imports it; no test calls them."""
+    """A wheel built for CUDA lacks its compiled operators beside a torch for CPUs. transformers imports it; no test
+    calls them. One that loads brings its own, which may not be defined twice."""
     import torch
 
+    with contextlib.suppress(ImportError, RuntimeError, OSError):
+        import torchvision  # noqa: F401
+
+        return None
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        del sys.modules[name]  # half of it, of which the next import would be given the rest
     with contextlib.suppress(RuntimeError):
         library = torch.library.Library("torchvision", "FRAGMENT")
         for name in ("nms", "qnms"):

@@ -1,6 +1,11 @@
-"""The front door: what ``from memkit import ...`` offers, that it is light, and that each name shows how it is used."""
+"""The front doors: what ``from memkit import ...`` and ``from stepscope import ...`` offer, that they are light, that
+each name shows how it is used, and that the second leaves the first as it is."""
 
+import importlib
 import inspect
+import json
+import os
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +16,15 @@ from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import InteractiveShell
 
 import memkit
+import stepscope
 
+PACKAGES = (memkit, stepscope)
+ROOMS = [
+    room.name
+    for package in PACKAGES
+    for room in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+    if room.ispkg
+]
 HEAVY = {"torch", "numpy", "matplotlib", "ipywidgets"}
 
 
@@ -22,30 +35,95 @@ def loaded_by(statement: str) -> set[str]:
     return HEAVY & set(done.stdout.split())
 
 
-@pytest.mark.parametrize("name", memkit.__all__)
-def test_a_name_is_there_and_shows_how_it_is_used(name):
-    value = getattr(memkit, name)
+@pytest.mark.parametrize(
+    "package, name",
+    [pytest.param(package, name, id=f"{package.__name__}.{name}") for package in PACKAGES for name in package.__all__],
+)
+def test_a_name_is_there_and_shows_how_it_is_used(package, name):
+    value = getattr(package, name)
     if inspect.isfunction(value) or inspect.isclass(value):
         assert ">>> " in inspect.getdoc(value), f"{name} has no worked example"
 
 
-def test_about_forty_names():
-    assert 30 <= len(memkit.__all__) <= 45
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_has_what_its_door_offers(room):
+    door = importlib.import_module(room)
+    assert door.__all__ and all(getattr(door, name) is not None for name in door.__all__)
+
+
+def test_the_kit_s_door_is_small():
+    assert len(memkit.__all__) <= 31 and len(stepscope.__all__) <= 31
 
 
 @pytest.mark.parametrize(
     "statement, wanted",
     [
         ("import memkit", set()),
+        ("import stepscope", set()),
         ("from memkit import TrainingSetup, models, recipes, estimate_memory", set()),
         ("import stepscope.allocator, memkit.tracing, memkit.widgets, book, book.claims", set()),
+        ("from stepscope import Job, AdapterConfig, Layout, ExpertsConfig, estimate_sharded", set()),
         ("from memkit import trace_memory", {"torch"}),
+        ("from stepscope import trace_script", {"torch"}),
         ("from memkit.widgets import Panel", {"ipywidgets"}),
     ],
 )
 def test_a_name_loads_what_it_needs_and_no_more(statement, wanted):
     loaded = loaded_by(statement)
     assert wanted <= loaded and loaded - wanted <= ({"numpy"} if wanted else set())
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["import memkit", "from memkit import *", f"import {', '.join(room for room in ROOMS if 'memkit' in room)}"],
+    ids=["the package", "all its names", "all its rooms"],
+)
+def test_the_kit_never_loads_the_instrument(statement):
+    program = f"{statement}; import sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert not [name for name in done.stdout.split() if name.partition(".")[0] == "stepscope"]
+
+
+TABLES = """
+import json, re, sys
+if sys.argv[1:]:
+    import stepscope
+    from stepscope import *
+    for room in sys.argv[1:]:
+        __import__(room)
+from memkit.setup import models, optimizers, recipes, strategies
+from memkit.hardware.cards import CARDS
+from memkit.formats.records import FORMATS
+from memkit.widgets import BatchPlanner, BitExplorer, FrontierExplorer, MemoryExplorer
+found = {"OPTIMIZERS": optimizers.OPTIMIZERS, "IMPLEMENTATIONS": optimizers.IMPLEMENTATIONS,
+         "PRECISIONS": recipes.PRECISIONS, "PUBLISHED_MODELS": models.PUBLISHED_MODELS,
+         "RECOMPUTATIONS": strategies.RECOMPUTATIONS, "CARDS": CARDS, "FORMATS": FORMATS}
+for explorer in (MemoryExplorer, BatchPlanner, FrontierExplorer, BitExplorer):
+    found[explorer.__name__] = explorer().controls
+print(json.dumps({name: re.sub(" at 0x[0-9a-f]+", "", repr(value)) for name, value in found.items()}))
+"""
+
+
+def tables(*rooms: str) -> dict[str, str]:
+    """The kit's tables and the menus of its explorers, as a fresh interpreter has them after ``stepscope`` and rooms."""
+    command = [sys.executable, "-c", TABLES, *rooms]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
+def test_the_instrument_changes_none_of_the_kits_tables():
+    before, after = tables(), tables("stepscope", *(room for room in ROOMS if room.startswith("stepscope.")))
+    assert "SGD momentum" in before["OPTIMIZERS"] and "GPT-2 small" in before["MemoryExplorer"]
+    assert "Lion" not in "".join(before.values()) and "A3B" not in "".join(before.values())
+    for name, value in before.items():
+        assert after[name] == value, name
+
+
+def test_the_comparison_of_tables_can_fail(tmp_path, monkeypatch):
+    (tmp_path / "adds_a_precision.py").write_text("from memkit.setup import recipes\nrecipes.PRECISIONS['mine'] = 1\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (tmp_path, Path(memkit.__file__).parents[1]))))
+    before, after = tables(), tables("adds_a_precision")
+    assert before != after and {name for name in before if before[name] != after[name]} >= {"PRECISIONS"}
 
 
 def test_an_unknown_name_is_told_what_there_is():

@@ -29,7 +29,8 @@ def test_the_code_has_five_lines():
 
 def test_the_tree_is_today_s():
     written = tree_of_rooms.BLOCK.search(CONTRIBUTING)[0]
-    assert written == tree_of_rooms.tree(ROOT / "memkit"), "run: python scripts/tree.py"
+    trees = [tree_of_rooms.tree(ROOT / package) for package in ("memkit", "stepscope")]
+    assert written == "".join(trees), "run: python scripts/tree.py"
 
 
 def test_the_tree_sees_a_line_that_is_gone(tmp_path):
@@ -75,8 +76,8 @@ def test_every_verb_it_names_is_in_the_makefile():
     assert {"lab", "test"} <= named <= verbs
 
 
-def test_every_command_it_names_is_one_of_memkit_s():
-    command = [sys.executable, "-m", "memkit", "--help"]
+def test_every_command_it_names_is_one_of_stepscope_s():
+    command = [sys.executable, "-m", "stepscope", "--help"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     commands = set(re.search(r"\{([\w,]+)\}", done.stdout)[1].split(","))
-    assert set(re.findall(r"^memkit (\w+) ", README, re.MULTILINE)) == commands
+    assert set(re.findall(r"^stepscope (\w+) ", README, re.MULTILINE)) == commands

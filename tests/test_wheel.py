@@ -89,7 +89,7 @@ def test_the_command_line_runs_from_the_wheel(installed):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1] == "stepscope: 'nowhere.pickle' is no file"
     commands = next(installed.glob("*/entry_points.txt")).read_text().splitlines()
-    assert {f"{name} = stepscope.tool.command_line:main" for name in ("stepscope", "memkit")} <= set(commands)
+    assert {f"{name} = stepscope.tool.command_line:command" for name in ("stepscope", "memkit")} <= set(commands)
 
 
 def test_a_ci_job_reads_a_recording_without_the_heavy_packages(installed, tmp_path):

@@ -130,7 +130,8 @@ class Walk(Recorder):
             self.drop(*self.cast_in.pop(unit))
             segments.append(self.cut(unit))
         self.with_loss = [self.block_of[loss]]
-        self.drop(*chain.from_iterable(self.cast_in.values()), *[self.block_of[x] for x in self.graph.named if x is not loss])
+        named = [self.block_of[x] for x in self.graph.named if x is not loss]
+        self.drop(*chain.from_iterable(self.cast_in.values()), *named)
         self.first_gradient = self.new(self.with_loss[0].asked_bytes, "ones_like", "")
         segments.append(self.cut())
         for segment in segments:

@@ -8,7 +8,6 @@ Reading order:
 - ``loss_scaling``: what FP16 makes of gradients at each scale
 - ``sixteen_bit_adamw``: a master copy, or Kahan's sum: AdamW on weights of 16 bits
 - ``scaling``: amax to factor: per tensor, row and block, MX and NVFP4, current and delayed
-- ``trials``: a spike under delayed scaling
 - ``casts``: a matrix in eight or four bits as tensors on its device, and its product
 - ``fp8_linear``: a linear layer whose three products take numbers of eight or four bits
 """

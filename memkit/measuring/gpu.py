@@ -29,6 +29,15 @@ def cap_gpu(environment: Mapping[str, str] | None = None) -> int | None:
     return min(cap_bytes, total_bytes)
 
 
+def cap_gpu_when_used() -> None:
+    """``cap_gpu`` once CUDA is first used, so that a program that uses none makes no context on the card.
+
+    Raises: ValueError, at once: the variable is no number above zero.
+    """
+    if gpu_cap_bytes() is not None:
+        torch.cuda._lazy_call(cap_gpu)  # torch's own queue of what waits for the first use, a seed's too
+
+
 def usable_bytes(environment: Mapping[str, str] | None = None) -> int:
     """Bytes this process can still have on the card: free there or cached by the allocator, within the cap.
 

@@ -8,7 +8,7 @@ Reading order:
 - ``doors``: following a program from outside: its phase, its weights, its states
 - ``as_before``: torch as it was before a program, however it ended
 - ``strategies``: blocks that run twice, by any strategy
-- ``optimizers``: the optimizer of a setup: torch's, Lion, those of libraries, and steps in the backward
+- ``optimizers``: the optimizer of a setup: torch's, or one that keeps copies of 16-bit weights
 - ``transformer``: GPT-2 and Llama in one small module, and their training step
 """
 

@@ -83,7 +83,7 @@ class Card(ShapesOnly):
         rules |= dict.fromkeys(entries("softmax log_softmax"), softmax)
         for policy, names in (("lower", LOWER_PRECISION), ("float32", FLOAT32), ("promote", PROMOTE)):
             for function in entries(names):
-                rules[function] = partial(autocast, policy, rules.get(function))
+                rules[function] = partial(cast_first, policy, rules.get(function))
         for function in entries(FLOAT32_OUTPUT):
             rules[function] = partial(autocast_output, rules.get(function))
         rules |= dict.fromkeys(entries("cross_entropy_loss"), partial(cross_entropy, rules[torch.log_softmax]))
@@ -160,7 +160,7 @@ def softmax(card: Card, func: Callable, args: tuple, kwargs: dict):
     return func(*args, **kwargs)
 
 
-def autocast(policy: str, then: Callable | None, card: Card, func: Callable, args: tuple, kwargs: dict):
+def cast_first(policy: str, then: Callable | None, card: Card, func: Callable, args: tuple, kwargs: dict):
     """An operation of autocast's lists: its arguments are cast first, from the last to the first, as C++ does it."""
     if torch.is_autocast_enabled("cuda"):
         wide = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.dtype is torch.float32]
@@ -188,7 +188,7 @@ def cross_entropy(log_softmax: Callable, card: Card, func: Callable, args: tuple
     if not torch.is_autocast_enabled("cuda") or logits.dtype not in HALF:
         return func(*args, **kwargs)
     if known.get("label_smoothing") or target.is_floating_point():
-        return autocast("float32", None, card, func, args, kwargs)
+        return cast_first("float32", None, card, func, args, kwargs)
     logs = log_softmax(card, torch.log_softmax, (logits, min(logits.dim() - 1, 1)), {})
     return torch._C._nn.nll_loss_nd(logs, target, **{name: known[name] for name in names[2:5] if name in known})
 

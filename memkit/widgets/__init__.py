@@ -1,7 +1,6 @@
 """The explorers of the chapters. A widget asks, draws and explains; it holds no formula and no advice.
 
-An explorer is plain Python: ipywidgets is loaded when a notebook shows one, numpy by the labs, torch and matplotlib
-never.
+An explorer is plain Python: ipywidgets is loaded when a notebook shows one; numpy, torch and matplotlib never.
 
 Reading order:
 
@@ -12,8 +11,6 @@ Reading order:
 - ``step_film``: a step as a film: lines, blocks, one handle
 - ``frontier_explorer``: strategies on the memory-compute plane, the plan and its code
 - ``bit_explorer``: flip the bits of a code
-- ``loss_scaling_lab``: what FP16 makes of gradients at each scale
-- ``spike_film``: what a spike does to delayed scaling
 - ``choices``: what explorers of choices share: a bar and a row each, and the verdict
 - ``batch_planner``: a global batch in tokens, cut for a card
 """

@@ -4,8 +4,6 @@ from .batch_planner import BatchPlanner as BatchPlanner
 from .bit_explorer import BitExplorer as BitExplorer
 from .explorer import Explorer as Explorer
 from .frontier_explorer import FrontierExplorer as FrontierExplorer
-from .loss_scaling_lab import LossScalingLab as LossScalingLab
 from .memory_explorer import MemoryExplorer as MemoryExplorer
 from .panel import Panel as Panel
-from .spike_film import SpikeFilm as SpikeFilm
 from .step_film import StepFilm as StepFilm

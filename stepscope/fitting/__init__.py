@@ -4,6 +4,7 @@ Chapters 04, 05, 07 and 10.
 
 Reading order:
 
+- ``optimizers``: in which ways the planner tries an optimizer, or why it does not
 - ``edits``: what a change does to recorded events
 - ``room``: the one rule for "fits on a card", and what is on it beside the tensors
 - ``step``: the second step of a setup: how high it is and how long it takes

@@ -59,7 +59,13 @@ def left_out_of(trace: MemoryTimeline) -> tuple[LeftOut, ...]:
 
 
 def fits_of(left_out: tuple[LeftOut, ...], allocated_bytes: int) -> tuple[Fit, ...]:
-    """Every NVIDIA card of the table with the room left beside the tensors and what their number leaves out."""
+    """Every NVIDIA card of the table with the room left beside the tensors and what their number leaves out.
+
+    >>> from memkit import TrainingSetup, estimate_memory, models
+    >>> timeline = estimate_memory(TrainingSetup(model=models.GPT2_XL))
+    >>> [fit.card for fit in fits_of(left_out_of(timeline), timeline.peak_bytes) if fit.verdict == "fits"][:2]
+    ['A100 PCIe 40 GB', 'A100 SXM 40 GB']
+    """
     if not left_out:
         raise ValueError("left_out=() has no holes of the allocator: left_out_of(trace) gives them, at its end")
     cached = left_out[-1]

@@ -1,4 +1,4 @@
-"""A small card: CUDA's own, under a cap, or a simulated one.
+"""A small card, on which a program runs out of memory on purpose: CUDA's own under a cap, or a simulated one.
 
 Reading order:
 

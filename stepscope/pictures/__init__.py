@@ -1,9 +1,9 @@
-"""Charts of the allocator and of plans, as text.
+"""Charts of the allocator's segments and of the plans for a job, as text, drawn with the kit's axes and colours.
 
 Reading order:
 
 - ``allocator``: segments, blocks and holes
-- ``plans``: The plane of bytes and time of a job's plans (chapter 10)
+- ``plans``: the plane of bytes and time of a job's plans (chapter 10)
 """
 
 from memkit import front_door

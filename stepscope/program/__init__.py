@@ -1,4 +1,4 @@
-"""A ``Job``'s step in PyTorch, models of other libraries, ranks. Loads torch.
+"""A ``Job``'s step in PyTorch, models of other libraries, one rank of many, and a program's own threads. Loads torch.
 
 Reading order:
 

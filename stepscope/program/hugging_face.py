@@ -59,6 +59,11 @@ def hugging_face_build(
     many as the model has positions for.
 
     Raises: ValueError: as ``hugging_face_model``; a length that the model has no positions for.
+
+    >>> config = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_positions": 1024}
+    >>> hugging_face_build(config, seq_len=2048)
+    Traceback (most recent call last):
+    ValueError: seq_len=2048 is above the configuration's 1024 positions
     """
     config = read_config(config)
     longest = config.get("max_position_embeddings") or config.get("n_positions") or seq_len or 1024

@@ -13,7 +13,13 @@ EXPERTS = "experts"
 @dataclass(frozen=True, kw_only=True)
 class ExpertsConfig(ModelConfig):
     """With ``num_experts`` the MLP of every block, but for those that ``dense_layers`` names, is so many gated ones of
-    width ``expert_size``, of which each token uses ``experts_per_token``."""
+    width ``expert_size``, of which each token uses ``experts_per_token``.
+
+    >>> from memkit import count_parameters, models
+    >>> model = experts_config(models.TINY_LLAMA, num_experts=8, experts_per_token=2, expert_size=64, dense_layers=(0,))
+    >>> model.blocks_by_kind
+    {'swiglu': 1, 'experts': 3}
+    """
 
     num_experts: int
     experts_per_token: int

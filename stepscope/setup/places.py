@@ -10,6 +10,9 @@ class Place(StrEnum):
     """Where an optimizer steps; on the host, for tensors of ``MIN_OFFLOADED`` values and more.
 
     Source: torchao's ``CPUOffloadOptimizer``; the last is with ``offload_gradients=True``.
+
+    >>> [place.value for place in Place if place.frees_gradients]
+    ['in backward', 'on the host, gradients too']
     """
 
     AFTER_BACKWARD = "after backward"  # once all gradients are there

@@ -125,6 +125,11 @@ def report_on(
     ``begin`` is given the first line, and then the details, as soon as they are known.
 
     Raises: what ``trace_script`` raises.
+
+    >>> from memkit import TrainingSetup, models, training_build
+    >>> report = report_on(training_build(TrainingSetup(model=models.TINY_GPT2, seq_len=64)))
+    >>> [change.name for change in report.changes]
+    ['8-bit AdamW']
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook
 

@@ -58,6 +58,10 @@ class Script:
     is the first of so many that ``torchrun`` would start.
 
     Raises: ValueError: ``path`` is no file.
+
+    >>> Script("train.py", ("--batch-size", "8"))
+    Traceback (most recent call last):
+    ValueError: 'train.py' is no file
     """
 
     path: str

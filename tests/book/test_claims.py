@@ -35,7 +35,7 @@ from book.claims import (
 )
 from memkit import formula, low_precision, timeline, units
 from memkit.formats import blocks
-from memkit.formula import attention
+from memkit.formula import model
 from memkit.hardware import cards, workspaces
 from memkit.program import transformer
 from memkit.recomputation import costs
@@ -46,7 +46,7 @@ from stepscope.sharding import traffic
 
 ROOT = Path(__file__).parents[2]
 TABLES = tomllib.loads(LEDGER.read_text(encoding="utf-8"), parse_float=Decimal) if LEDGER.exists() else {}
-ROOMS = (attention, blocks, cards, claims, costs, formula, korthikanti, linear_memory)
+ROOMS = (model, blocks, cards, claims, costs, formula, korthikanti, linear_memory)
 ROOMS += (loss_scales, low_precision, models, recipes, strategies, timeline, traffic, transformer, units, workspaces)
 ROOMS += (job_formula, job_setup)
 NAMES = {name: getattr(room, name) for room in ROOMS for name in dir(room)} | {

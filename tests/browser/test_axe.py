@@ -11,9 +11,6 @@ from stepscope import widgets as more
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 AXE = Path(sys.prefix) / "npm" / "node_modules" / "axe-core" / "axe.min.js"
-ARGUMENTS = {
-    "kit.LossScalingLab": "{'drawn': np.exp(np.random.default_rng(0).normal(-14, 3, 500))}",
-}
 NAMES = [f"kit.{name}" for name in sorted(set(kit.__all__) - {"Explorer", "Panel", "StepFilm"})]
 NAMES += [f"more.{name}" for name in sorted(more.__all__)]
 IMPORTS = """
@@ -45,7 +42,7 @@ UNNAME_A_MENU = """(panel) => {
 def test_axe_finds_nothing_in_any_panel_in_light_and_dark(page, lab):
     if not AXE.exists():
         pytest.skip(f"{AXE} is missing: `make site` fetches axe-core from npm")
-    calls = [f"{name}({ARGUMENTS.get(name, '')})" for name in NAMES]
+    calls = [f"{name}()" for name in NAMES]
     calls += ["book.LedgerSearch(book.load_claims().values())", "book.QuestionCards(book.load_questions())"]
     write_notebook(lab["folder"] / "axe.ipynb", IMPORTS, *calls)
     page.set_viewport_size({"width": 1400, "height": 20_000})  # JupyterLab attaches no cell that is out of view

@@ -16,7 +16,6 @@ KEYS = {
     "AdapterExplorer": (
         ("slider", "Rank", "ArrowRight"), ("combobox", "Adapters in", "ArrowDown"), ("combobox", "Card", "ArrowDown"),
     ),
-    "SpikeFilm": (("slider", "Step", "ArrowRight"),),
     "MemoryExplorer": (
         ("slider", "Micro-batch", "ArrowRight"), ("slider", "Micro-batch", "ArrowUp"),
         ("slider", "Micro-batch", "ArrowLeft"), ("slider", "Accumulation", "ArrowRight"),

@@ -9,6 +9,7 @@ from bs4 import BeautifulSoup
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memkit.formula.activations import block_ledger
 from memkit.formula.estimate import estimate_memory
 from memkit.setup.models import TINY_GPT2
 from memkit.setup.training import TrainingSetup
@@ -29,8 +30,8 @@ from memkit.units import (
     on_page,
     round_up,
 )
-from stepscope.fitting.plans import PlansFound
 
+SETUP = TrainingSetup(model=TINY_GPT2, seq_len=64)
 SIZES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
@@ -155,7 +156,7 @@ def test_a_page_breaks_a_long_sentence_in_text_and_leaves_it_whole_in_html():
     assert sentence in page.html and page.html.count("overflow-x") == 1  # the table scrolls alone
 
 
-@pytest.mark.parametrize("record", [PlansFound(plans=()), estimate_memory(TrainingSetup(model=TINY_GPT2, seq_len=64))])
+@pytest.mark.parametrize("record", [block_ledger(SETUP), estimate_memory(SETUP)])
 def test_a_record_shows_in_a_notebook_what_it_prints(record):
     from IPython.core.formatters import DisplayFormatter
 

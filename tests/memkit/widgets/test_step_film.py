@@ -11,15 +11,15 @@ from memkit.program.transformer import training_build
 from memkit.setup.models import TINY_GPT2
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant, MemoryTimeline
+from memkit.tracing.trace import trace_memory
 from memkit.widgets.step_film import FILM, StepFilm, without_small_blocks
-from stepscope.tracing.trace import trace_script
 
 SETUP = TrainingSetup(model=TINY_GPT2, seq_len=32)
 
 
 @pytest.fixture(scope="module")
 def traced() -> MemoryTimeline:
-    return trace_script(training_build(SETUP))
+    return trace_memory(training_build(SETUP))
 
 
 def totals_of(data: dict) -> list[int]:
@@ -64,7 +64,7 @@ def test_a_program_of_the_reader_s_own_shows_its_own_lines():
 
         return step
 
-    lines = StepFilm(trace_script(build)).data["lines"]
+    lines = StepFilm(trace_memory(build)).data["lines"]
     assert ("step · test_step_film.py", True) in [(name, "sum().backward()" in text) for name, _, text in lines]
 
 
