@@ -1,6 +1,6 @@
 """Programs with the habits of training scripts that write: each finds again what it wrote, and says so by an assert.
 
-Each text stands between ``BEGIN`` and ``END`` and is run in a folder with ``best.pt``, ``log.txt``, ``data/``, ``runs/``.
+Each text stands between ``BEGIN`` and ``END`` and is run in a folder with ``best.pt``, ``log.txt`` and others.
 """
 
 BEGIN = """
@@ -287,9 +287,7 @@ REFUSED = {
     "a child that may write": ('import subprocess\nsubprocess.run(["touch", "touched"])', "touch touched"),
     "a shell": ('os.system("echo 1 > log.txt")', "echo 1 > log.txt"),
     "a shell's word": ('import subprocess\nsubprocess.check_output("cat log.txt > b", shell=True)', "> b"),
-    "a spawned process": (
-        'import multiprocessing\nif __name__ == "__main__":\n'
-        '    multiprocessing.get_context("spawn").Process(target=print).start()', "spawn"),
+    "a spawned process": ('import multiprocessing\nmultiprocessing.get_context("spawn").Process().start()', "spawn"),
     "a C library's own open": ("write_past()", "for writing past"),
     "a real file's rights": ('f = open("log.txt")\nos.fchmod(f.fileno(), 0o600)', "os.chmod"),
 }

@@ -1,8 +1,10 @@
 """A report leaves the disk as it found it: every byte and time of a tree, after programs that write in many ways."""
 
+import contextlib
 import ctypes
 import functools
 import hashlib
+import io
 import os
 import signal
 import sqlite3
@@ -17,6 +19,7 @@ from writing_habits import BEGIN, END, HABITS, PAST_EVERY_DOOR, REFUSED
 
 from stepscope.tool.command_line import main
 from stepscope.tool.script import Script
+from stepscope.tracing import scratch_disk as module_of_disk
 from stepscope.tracing.scratch_disk import on_scratch_disk
 from stepscope.tracing.trace import trace_script
 
@@ -167,3 +170,42 @@ def test_the_kernel_refuses_what_passes_every_door(tree):
     (tree / "film.html").unlink()
     after = seen(tree)
     assert {path: state[2:] for path, state in after.items()} == {path: state[2:] for path, state in before.items()}
+
+
+def test_a_model_is_downloaded_once_and_a_checkpoint_is_not_found_again(tree, monkeypatch):
+    """Every trace of a report begins on the disk as it was found, but for the user's cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tree.parent / "cache"))
+    text = """
+cache = os.environ["XDG_CACHE_HOME"] + "/hub"
+times = len(os.listdir(cache)) if os.path.exists(cache) else 0
+os.makedirs(cache, exist_ok=True)
+open(f"{cache}/{times}", "w").close()
+print("downloads", times, "resumes", os.path.exists("resume.pt"))
+torch.save(state(), "resume.pt")
+"""
+    script = Script(write_script(tree, text))
+    with on_scratch_disk(), contextlib.redirect_stdout(io.StringIO()) as said:
+        for _ in range(3):
+            trace_script(script)
+    assert said.getvalue().splitlines() == [f"downloads {n} resumes False" for n in range(3)]
+    assert not (tree.parent / "cache").exists()
+
+
+def test_where_there_is_no_scratch_disk_what_would_write_is_refused(tree, monkeypatch):
+    """Windows, whose paths have other rules: tried here without doors."""
+    monkeypatch.setattr(module_of_disk, "HAS_DOORS", False)
+    before = seen(tree)
+    text = """
+import tempfile
+with tempfile.TemporaryDirectory() as folder:
+    open(folder + "/x", "w").close()
+for write in (lambda: open("best.pt", "wb"), lambda: torch.save(1, "best.pt"), lambda: os.remove("log.txt"),
+              lambda: os.replace("log.txt", "other"), lambda: os.mkdir("new"), lambda: os.utime("log.txt")):
+    try:
+        write()
+    except PermissionError as error:
+        assert "STEPSCOPE_REPORT" in str(error)
+    else:
+        raise AssertionError("it wrote")
+"""
+    assert len(trace_script(Script(write_script(tree, text))).events) > 0 and seen(tree) == before

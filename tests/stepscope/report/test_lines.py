@@ -188,9 +188,11 @@ def test_only_what_was_traced_again_is_promised(report, capsys):
     found = json.loads(report(text, "--json")[0])
     assert {change["known_by"] for change in found["changes"]} <= {"second trace", "replay"}
     assert "recompute train.py" not in page and "full recomputation" in page
-    text = text.replace("for step in range(6):", "def step():").replace("net =", "def build():\n  global net, opt\n  net =")
-    Path("built.py").write_text(text.replace("opt = torch", "  opt = torch").replace("def step", "  return step\ndef step"))
-    assert main(["report", "built.py:build", "--json"]) == 0  # of its batch, which build() makes, nobody knows the half
+    lines = [line for line in text.splitlines() if line]
+    built = [lines[0], "def build():", *lines[1:3], "def step():", lines[4].strip(), "return step"]
+    indents = (0, 0, 4, 4, 4, 8, 4)
+    Path("built.py").write_text("\n".join(" " * n + line for n, line in zip(indents, built, strict=True)))
+    assert main(["report", "built.py:build", "--json"]) == 0  # nobody halves from outside a batch that build() makes
     assert "half the micro-batch" not in str(json.loads(capsys.readouterr().out)["changes"])
 
 
