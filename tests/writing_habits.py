@@ -1,6 +1,6 @@
 """Programs with the habits of training scripts that write: each finds again what it wrote, and says so by an assert.
 
-Each text stands between ``BEGIN`` and ``END`` and is run in a folder with ``best.pt``, ``log.txt``, ``data/``, ``runs/``.
+Each text stands between ``BEGIN`` and ``END`` and is run in a folder with ``best.pt``, ``log.txt`` and others.
 """
 
 BEGIN = """
@@ -229,6 +229,50 @@ sys.path.insert(0, os.getcwd()); importlib.invalidate_caches()
 import made_by_it, beside
 assert made_by_it.VALUE == 42 and beside.VALUE == 1
 """,
+    "checkpoints of which the oldest go": """
+import glob
+torch.save(state(), "ck/4.pt")
+found = sorted(glob.glob("ck/*.pt"), key=os.path.getmtime)
+assert len(found) == 4 and found[-1] == "ck/4.pt"
+for path in found[:-2]:
+    os.remove(path)
+os.symlink("4.pt", "ck/latest")
+assert sorted(os.listdir("ck")) == ["3.pt", "4.pt", "latest"] and torch.load("ck/latest")["step"] == 7
+""",
+    "links, and what they lead to": """
+with open("link", "a") as f:
+    f.write("x")
+assert os.path.islink("link") and open("log.txt").read() == "a long log\\nx" and os.path.samefile("link", "log.txt")
+os.remove("link")
+assert not os.path.lexists("link") and os.path.exists("log.txt")
+""",
+    "older doors": """
+import codecs, fileinput, io, shelve
+class Mine(io.FileIO):
+    pass
+with Mine("raw.bin", "w") as f:
+    f.write(b"abc")
+assert isinstance(f, io.FileIO) and not isinstance(open("raw.bin", "rb", buffering=0), Mine)
+with shelve.open("shelf") as shelf:
+    shelf["a"] = 1
+for line in fileinput.input("log.txt", inplace=True):
+    print(line.upper(), end="")
+assert shelve.open("shelf")["a"] == 1 and open("log.txt").read() == "A LONG LOG\\n"
+f = open("named.txt", "w")
+assert f.name == "named.txt"
+""",
+    "text of numpy, and what C++ writes": """
+import numpy as np
+np.savetxt("eye.txt", np.eye(2))
+assert np.loadtxt("eye.txt").trace() == 2
+torch.UntypedStorage.from_file("mapped.bin", True, 8); torch.from_file("mapped.too", shared=True, size=8)
+torch.save(state(), "own.pt")
+assert torch.load("own.pt", mmap=True, map_location="cpu")["step"] == 7
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+    train()
+seen.export_chrome_trace("trace.json")
+assert os.path.exists("trace.json") and os.path.getsize("mapped.bin") == 8
+""",
     "what is left for the exit": """
 import atexit
 atexit.register(lambda: open("log.txt", "w").write("the end"))
@@ -243,9 +287,7 @@ REFUSED = {
     "a child that may write": ('import subprocess\nsubprocess.run(["touch", "touched"])', "touch touched"),
     "a shell": ('os.system("echo 1 > log.txt")', "echo 1 > log.txt"),
     "a shell's word": ('import subprocess\nsubprocess.check_output("cat log.txt > b", shell=True)', "> b"),
-    "a spawned process": (
-        'import multiprocessing\nif __name__ == "__main__":\n'
-        '    multiprocessing.get_context("spawn").Process(target=print).start()', "spawn"),
+    "a spawned process": ('import multiprocessing\nmultiprocessing.get_context("spawn").Process().start()', "spawn"),
     "a C library's own open": ("write_past()", "for writing past"),
     "a real file's rights": ('f = open("log.txt")\nos.fchmod(f.fileno(), 0o600)', "os.chmod"),
 }

@@ -1,7 +1,7 @@
 """The command line: ``stepscope report``, ``fit``, ``list`` and ``snapshot``.
 
     stepscope report my_module.py:build        the step that build() returns, traced without a GPU
-    stepscope report train.py -- --lr 1e-3     a training script as "python train.py --lr 1e-3" runs it, until its second
+    stepscope report train.py -- --lr 1e-3  a training script as "python train.py --lr 1e-3" runs it, until its second
                                             step; --assume train.py:41=128: what only values could say on that line
     stepscope report train.ipynb               a notebook, all cells in order; %pip, !ls and their like are left out
     stepscope report train.py --batches 500    its DataLoader hands out 500 batches alone, and the worst is traced
@@ -18,6 +18,10 @@
                                             --host 64GiB: what offloading may take of the host's memory
     stepscope list                             the models and cards that have names
     stepscope snapshot FILE [--device N]       a recording of torch.cuda.memory._dump_snapshot
+
+A report leaves the disk as it found it: what a program writes, moves or removes is in a scratch folder alone. A
+program that starts others, or writes past Python, is refused; it can leave that out where os.environ has
+STEPSCOPE_REPORT.
 
 Every command takes ``--json`` (the result as JSON) and ``--fail-above 22GiB`` for a CI job. It is compared with the
 bytes expected on the card (report), the plan's peak (fit), or the peak of reserved bytes (snapshot).

@@ -69,6 +69,7 @@ def rules_of_places() -> dict:
         Tensor.copy_: lambda mode, func, args, kwargs: (  # to the host's memory: moves no values, allocates nothing
             args[0] if has_values(args[0]) and not has_values(args[1]) else func(*args, **kwargs)),
         Tensor.cpu: lambda mode, func, args, kwargs: _to(mode, Tensor.to, (args[0], Place.HOST.value), {}),
+        Tensor.data_ptr: _data_ptr,
         torch.empty_like: _like,
         torch.zeros_like: _like,
     }
@@ -184,6 +185,14 @@ def _read(mode, func, args, kwargs):
         return refuse(mode, func, args, kwargs)
     number = mode.known.assumptions.here()
     return func(mode.without_values(tensor, func.__name__) if number is None else torch.tensor(number))
+
+
+def _data_ptr(mode, func, args, kwargs):
+    """An address of its own, by which programs tell tied tensors."""
+    tensor = args[0]
+    if not storage_key(tensor) or not tensor.is_meta:
+        return func(tensor)
+    return storage_key(tensor) + tensor.storage_offset() * tensor.element_size()
 
 
 def _set_data(mode, func, args, kwargs):

@@ -12,8 +12,7 @@ refuses it before it happens.
 
 import atexit
 import functools
-import multiprocessing.popen_forkserver
-import multiprocessing.popen_spawn_posix
+import importlib
 import os
 import re
 import shutil
@@ -25,7 +24,16 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from stepscope.tracing.scratch_doors import ON, all_doors, as_door, put_in_place
-from stepscope.tracing.scratch_files import REAL, SWITCH, WRITES, LeavesTheDisk, ScratchDisk, mode_of
+from stepscope.tracing.scratch_files import (
+    HAS_DOORS,
+    REAL,
+    SWITCH,
+    WRITES,
+    LeavesTheDisk,
+    ScratchDisk,
+    mode_of,
+    path_of_open,
+)
 
 # --- libraries that open files in C -------------------------------------------------------------------------------
 
@@ -33,6 +41,10 @@ from stepscope.tracing.scratch_files import REAL, SWITCH, WRITES, LeavesTheDisk,
 def whole(disk: ScratchDisk, path: object, mode: str) -> object:
     """The real path for C: mode "r" only reads, "w" writes anew, "a" goes on from what is there."""
     if not isinstance(path, (str, bytes, os.PathLike)):
+        return path
+    if not HAS_DOORS:
+        if mode != "r" and not may_change(disk, path):
+            raise LeavesTheDisk(f"writes {os.fsdecode(path)!r}")
         return path
     flags = {"r": 0, "w": os.O_CREAT | os.O_TRUNC, "a": os.O_CREAT | os.O_RDWR}[mode]
     found = disk.opened(path, flags, 0o666)
@@ -69,7 +81,7 @@ def connects(disk, real, database, *args, **kwargs):
     uri, _, query = name.removeprefix("file:").partition("?")
     is_uri = kwargs.get("uri") and name.startswith("file:")
     path = uri if is_uri else name
-    if path in ("", ":memory:") or "mode=memory" in query:
+    if path in ("", ":memory:") or "mode=memory" in query or not HAS_DOORS:
         return real(database, *args, **kwargs)
     for beside in ("-wal", "-shm", "-journal"):
         if disk.mode(disk.place(path + beside)) is not None:
@@ -84,6 +96,7 @@ READ, WRITE, CHANGE = (lambda number, name, mode=mode: at_argument(number, name,
 LIBRARIES = {
     "torch._C": {"PyTorchFileReader": READ(0, "file"), "PyTorchFileWriter": WRITE(0, "file")},
     "torch": {"from_file": CHANGE(0, "filename")},
+    "torch.autograd.profiler": {"profile.export_chrome_trace": WRITE(1, "path")},
     "torch.storage": {"UntypedStorage.from_file": CHANGE(0, "filename")},
     "sqlite3": {"connect": connects},
     "_gdbm": {"open": CHANGE(0, "filename")}, "_dbm": {"open": CHANGE(0, "filename")},
@@ -151,7 +164,7 @@ def is_only_read(command: object) -> bool:
         words = list(map(os.fsdecode, command))
     if len(words) > 2 and os.path.basename(words[0]) in ("sh", "bash") and words[1] == "-c":
         return is_only_read(words[2])
-    name = os.path.basename(words[0]) if words else ""
+    name = os.path.basename(words[0]).removesuffix(".exe") if words else ""
     if name == "git":
         rest = iter(words[1:])
         for word in rest:
@@ -175,12 +188,15 @@ def may_change(disk: ScratchDisk, path: object, folder: int = -1) -> bool:
     """Whether a real path, or an open file, may be changed: it is in the scratch folder, or no file of a disk."""
     try:
         if isinstance(path, int):
-            path = REAL.readlink(f"/proc/self/fd/{path}")
+            path = path_of_open(path)
         elif folder >= 0 and not os.path.isabs(os.fsdecode(path)):
-            path = os.path.join(REAL.readlink(f"/proc/self/fd/{folder}"), os.fsdecode(path))
+            path = os.path.join(path_of_open(folder), os.fsdecode(path))
     except OSError:
-        return True  # a Unix that shows no open files
+        return True  # a system that does not tell what is open
     path = os.path.join(REAL.getcwd(), os.fsdecode(path))
+    if not HAS_DOORS:  # "C:\\..."
+        path, home = os.path.normcase(os.path.abspath(path)), os.path.normcase(os.path.join(disk.home, ""))
+        return path.startswith((home, "\\\\.\\")) or os.path.basename(path) in ("nul", "con")
     if not path.startswith("/") or disk.is_outside(path):
         return True
     mode = mode_of(path)
@@ -194,7 +210,10 @@ CHANGES = {
 }
 """Audit events that change files, and how many of their arguments name one."""
 
-STARTS = {"subprocess.Popen": 1, "os.system": 0, "os.posix_spawn": 1, "os.exec": 1, "os.startfile": 0}
+STARTS = {
+    "subprocess.Popen": 1, "os.system": 0, "os.posix_spawn": 1, "os.exec": 1, "os.startfile": 0,
+    "_winapi.CreateProcess": 1,
+}
 """Audit events that start another program, and which argument has its words."""
 
 
@@ -215,8 +234,11 @@ def refuse_past_the_doors(event: str, args: tuple) -> None:
         named = args[1:2] if event in ("os.symlink", "os.link") else args[: CHANGES[event]]
         for path in named:
             text = path if isinstance(path, int) else os.fsdecode(path)
-            if event == "sqlite3.connect" and text in ("", ":memory:"):
-                continue
+            if event == "sqlite3.connect":
+                text = text.removeprefix("file:").partition("?")[0]
+                if text in ("", ":memory:") or "mode=memory" in str(path):
+                    continue
+                path = text
             if not may_change(disk, path, folder):
                 raise LeavesTheDisk(f"{event} of {text!r} past Python's own doors")
 
@@ -242,6 +264,8 @@ def prepare(disk: ScratchDisk, stack: ExitStack) -> None:
         register(at_exit, function, args, kwargs)
         return function
 
+    starts = [importlib.import_module(f"multiprocessing.{name}").Popen
+              for name in ("popen_forkserver", "popen_spawn_posix") if HAS_DOORS]
     names = {"TMPDIR": disk.temp, SWITCH: "1", "GIT_OPTIONAL_LOCKS": "0", "HF_HUB_DISABLE_XET": "1"}
     for change in (
         patch.dict(os.environ, names),
@@ -249,8 +273,7 @@ def prepare(disk: ScratchDisk, stack: ExitStack) -> None:
         patch.object(sys, "dont_write_bytecode", True),
         patch.object(shutil, "_use_fd_functions", False),
         patch.object(atexit, "register", register_on_scratch),
-        patch.object(multiprocessing.popen_spawn_posix.Popen, "_launch", spawns),
-        patch.object(multiprocessing.popen_forkserver.Popen, "_launch", spawns),
+        *(patch.object(kind, "_launch", spawns) for kind in starts),
     ):
         stack.enter_context(change)
 
@@ -276,7 +299,7 @@ def on_scratch_disk() -> Iterator[ScratchDisk]:
         stack.callback(remove_scratch, disk)
         stack.callback(REAL.chdir, disk.started_in)
         prepare(disk, stack)
-        put_in_place(stack, all_doors())
+        put_in_place(stack, all_doors() if HAS_DOORS else {})
         ON.append(disk)
         stack.callback(ON.remove, disk)
         yield disk

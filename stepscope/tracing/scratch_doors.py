@@ -61,10 +61,21 @@ def as_door(real: Callable, through: Callable[..., object]) -> Callable:
     return door
 
 
+def openers_of_numpy() -> dict:
+    """A table in which numpy holds ``open``, for its text files."""
+    source = sys.modules.get("numpy.lib._datasource") or sys.modules.get("numpy.lib._datasource_impl")
+    return getattr(getattr(source, "_file_openers", None), "_file_openers", {})
+
+
 def put_in_place(stack: ExitStack, doors: dict[int, object]) -> None:
     """Put the doors wherever a loaded module holds what they stand for, and take them back when the stack ends."""
     of_tempfile = [kind for kind in vars(tempfile).values() if isinstance(kind, type)]
     homes = [module for module in list(sys.modules.values()) if module is not None]
+    openers = openers_of_numpy()
+    for name, value in list(openers.items()):
+        if id(value) in doors:
+            stack.callback(openers.__setitem__, name, value)
+            openers[name] = doors[id(value)]
     for home in (*homes, *of_tempfile):
         names = getattr(home, "__dict__", None)
         if names is None or getattr(home, "__name__", "").startswith("stepscope.tracing.scratch_"):

@@ -11,6 +11,11 @@ import stat
 import tempfile
 from types import SimpleNamespace
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
 from stepscope.tracing.refusals import own_line
 
 REAL = SimpleNamespace(**{name: getattr(os, name) for name in dir(os) if callable(getattr(os, name))})
@@ -19,7 +24,13 @@ REAL = SimpleNamespace(**{name: getattr(os, name) for name in dir(os) if callabl
 MOST_LINKS = 40
 """A path that leads through more symbolic links than this goes in a circle, as Linux has it."""
 
+CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME")
+"""Names in the environment of folders to which libraries download; ``~/.cache`` where none is named."""
+
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+HAS_DOORS = os.name == "posix"
+"""On Windows paths have other rules: there is no scratch folder over them, and what would write is refused."""
+
 SWITCH = "STEPSCOPE_REPORT"
 """The environment has this name while a program is traced: how a script can know it."""
 
@@ -52,19 +63,31 @@ class ScratchDisk:
         self.start_anew()
 
     def start_anew(self) -> None:
-        """The disk is as it was found, but for what was written before the first call: libraries' caches."""
+        """The disk is as it was found, but for what was written before the first call, and for what was downloaded."""
+        before = getattr(self, "folder", ""), getattr(self, "origins", {})
         if self.number == 1:
-            self.first = self.folder, self.origins
+            self.first = before
         self.number += 1
         self.folder, self.origins, self.is_touched = f"{self.home}/{self.number}", {}, False
         if self.first and (self.first[1] or os.path.isdir(self.first[0])):
             shutil.copytree(self.first[0], self.folder, symlinks=True, dirs_exist_ok=True)
             self.origins, self.is_touched = dict(self.first[1]), True
+        if self.number > 2:
+            self.keep_downloads(*before)
         os.makedirs(self.folder, exist_ok=True)
         shutil.rmtree(self.temp, ignore_errors=True)
         os.makedirs(self.temp)
         self.cwd = self.started_in
         REAL.chdir(self.cwd)
+
+    def keep_downloads(self, folder: str, origins: dict[str, str | None]) -> None:
+        """What libraries have put into the user's cache stays: a model is downloaded once for all traces."""
+        for name in CACHES:
+            place = os.path.realpath(os.path.expanduser(os.environ.get(name, "~/.cache")))
+            if os.path.isdir(folder + place):
+                shutil.copytree(folder + place, self.folder + place, symlinks=True, dirs_exist_ok=True)
+                self.origins |= {key: value for key, value in origins.items() if key.startswith(f"{place}/")}
+                self.is_touched = True
 
     # --- where things are ---------------------------------------------------------------------------------------
 
@@ -257,7 +280,17 @@ class ScratchDisk:
         """The place of an open folder, for what is named relative to it."""
         seen = REAL.fstat(descriptor)
         place, number = self.folders.get(descriptor, ("", None))
-        return place if number == (seen.st_dev, seen.st_ino) else REAL.readlink(f"/proc/self/fd/{descriptor}")
+        return place if number == (seen.st_dev, seen.st_ino) else path_of_open(descriptor)
+
+
+def path_of_open(descriptor: int) -> str:
+    """The real path of an open file. Raises: OSError: the system does not tell."""
+    try:
+        return REAL.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        if not hasattr(fcntl, "F_GETPATH"):  # macOS has it
+            raise
+        return os.fsdecode(fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0"))
 
 
 def mode_of(path: str) -> int | None:

@@ -257,7 +257,7 @@ class ScriptTracer(kit.Tracer):
         if num_missing and optimizer.param_groups:
             self.missing[id(optimizer)] = (
                 f"{num_missing:,} of the {len(wanted):,} tensors that {type(optimizer).__name__} trains have no "
-                "gradient (a checkpoint with use_reentrant=True gives none if no input of it wants one), and so no states"
+                "gradient (a checkpoint with use_reentrant=True gives none if no input wants one), and so no states"
             )
 
     def now(self, change: str, *args: object) -> None:

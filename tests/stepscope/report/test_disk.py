@@ -1,8 +1,10 @@
 """A report leaves the disk as it found it: every byte and time of a tree, after programs that write in many ways."""
 
+import contextlib
 import ctypes
 import functools
 import hashlib
+import io
 import os
 import signal
 import sqlite3
@@ -17,6 +19,7 @@ from writing_habits import BEGIN, END, HABITS, PAST_EVERY_DOOR, REFUSED
 
 from stepscope.tool.command_line import main
 from stepscope.tool.script import Script
+from stepscope.tracing import scratch_disk as module_of_disk
 from stepscope.tracing.scratch_disk import on_scratch_disk
 from stepscope.tracing.trace import trace_script
 
@@ -26,12 +29,14 @@ HELD = {"open": open, "remove": os.remove}
 
 def tree_with_files(folder: Path) -> Path:
     """A project of 200 files, with an earlier run's results."""
-    for name in ("data", "runs/old", "src/deep/er"):
+    for name in ("ck", "data", "runs/old", "src/deep/er"):
         (folder / name).mkdir(parents=True)
     for n in range(20):
         (folder / f"data/{n}.txt").write_text(str(n) * n)
     for n in range(170):
         (folder / f"src/deep/{n}.txt").write_bytes(bytes([n]) * n)
+    for n in (1, 2, 3):
+        (folder / f"ck/{n}.pt").write_bytes(bytes(n))
     (folder / "data/tokens.bin").write_bytes(bytes(1000))
     (folder / "runs/old/events.0").write_text("0")
     (folder / "best.pt").write_bytes(b"weights of a week")
@@ -79,6 +84,26 @@ def test_no_byte_and_no_time_differs_after_programs_that_write(tree):
         assert seen(tree) == before, name
     assert set(os.listdir(tree.parent)) == {*outside, "train.py"}
     assert Path.cwd() == tree and "made_by_it" not in os.listdir(tree)
+
+
+PRETRAINED = """
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+config = GPT2Config(n_layer=1, n_head=2, n_embd=64, vocab_size=99, n_positions=64, bos_token_id=1, eos_token_id=2)
+GPT2LMHeadModel(config).save_pretrained("first")
+rows = [{"input_ids": torch.zeros(8, dtype=torch.long), "labels": torch.zeros(8, dtype=torch.long)}] * 16
+options = TrainingArguments("out", per_device_train_batch_size=2, max_steps=3, report_to=[], save_steps=1,
+                            save_total_limit=1, disable_tqdm=True)
+Trainer(GPT2LMHeadModel.from_pretrained("first"), options, train_dataset=rows).train()
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_a_hugging_face_trainer_saves_it_finds_and_nobody_else(tree):
+    """The model's own file of safetensors is read again; a checkpoint comes after each step, and the oldest goes."""
+    before = seen(tree)
+    (tree.parent / "hf.py").write_text("import torch\n" + PRETRAINED)
+    trace = trace_script(Script(str(tree.parent / "hf.py")), steps=2)
+    assert trace.at("optimizer", step=2).optimizer_states > 0 and seen(tree) == before
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -145,3 +170,42 @@ def test_the_kernel_refuses_what_passes_every_door(tree):
     (tree / "film.html").unlink()
     after = seen(tree)
     assert {path: state[2:] for path, state in after.items()} == {path: state[2:] for path, state in before.items()}
+
+
+def test_a_model_is_downloaded_once_and_a_checkpoint_is_not_found_again(tree, monkeypatch):
+    """Every trace of a report begins on the disk as it was found, but for the user's cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tree.parent / "cache"))
+    text = """
+cache = os.environ["XDG_CACHE_HOME"] + "/hub"
+times = len(os.listdir(cache)) if os.path.exists(cache) else 0
+os.makedirs(cache, exist_ok=True)
+open(f"{cache}/{times}", "w").close()
+print("downloads", times, "resumes", os.path.exists("resume.pt"))
+torch.save(state(), "resume.pt")
+"""
+    script = Script(write_script(tree, text))
+    with on_scratch_disk(), contextlib.redirect_stdout(io.StringIO()) as said:
+        for _ in range(3):
+            trace_script(script)
+    assert said.getvalue().splitlines() == [f"downloads {n} resumes False" for n in range(3)]
+    assert not (tree.parent / "cache").exists()
+
+
+def test_where_there_is_no_scratch_disk_what_would_write_is_refused(tree, monkeypatch):
+    """Windows, whose paths have other rules: tried here without doors."""
+    monkeypatch.setattr(module_of_disk, "HAS_DOORS", False)
+    before = seen(tree)
+    text = """
+import tempfile
+with tempfile.TemporaryDirectory() as folder:
+    open(folder + "/x", "w").close()
+for write in (lambda: open("best.pt", "wb"), lambda: torch.save(1, "best.pt"), lambda: os.remove("log.txt"),
+              lambda: os.replace("log.txt", "other"), lambda: os.mkdir("new"), lambda: os.utime("log.txt")):
+    try:
+        write()
+    except PermissionError as error:
+        assert "STEPSCOPE_REPORT" in str(error)
+    else:
+        raise AssertionError("it wrote")
+"""
+    assert len(trace_script(Script(write_script(tree, text))).events) > 0 and seen(tree) == before
