@@ -191,6 +191,19 @@ torch.save(state(), "resume.pt")
     assert not (tree.parent / "cache").exists()
 
 
+def test_a_large_data_set_is_mapped_and_not_copied(tree, monkeypatch):
+    monkeypatch.setattr(module_of_disk, "LARGE_BYTES", 999)
+    before = seen(tree)
+    text = """
+import numpy as np
+tokens = np.memmap("data/tokens.bin", dtype=np.uint16)
+tokens[:] = 7
+assert tokens.sum() == 7 * 500 and np.fromfile("data/tokens.bin", dtype=np.uint16).sum() == 0
+assert np.memmap("data/tokens.bin", np.uint8, "r", offset=10).size == 990
+"""
+    assert len(trace_script(Script(write_script(tree, text))).events) > 0 and seen(tree) == before
+
+
 def test_where_there_is_no_scratch_disk_what_would_write_is_refused(tree, monkeypatch):
     """Windows, whose paths have other rules: tried here without doors."""
     monkeypatch.setattr(module_of_disk, "HAS_DOORS", False)
