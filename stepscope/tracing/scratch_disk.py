@@ -164,20 +164,25 @@ def look(disk: ScratchDisk, stack: ExitStack) -> None:
 
 ONLY_READ = set(
     "arch cat date df du echo false file free getconf git head hostname id ldconfig ls lsb_release lscpu lspci lsof "
-    "nproc nvidia-smi objdump printenv ps pwd rocm-smi stat tail true uname wc where whereis which whoami".split()
+    "nproc nvidia-smi objdump printenv ps pwd rocm-smi rocminfo stat sw_vers sysctl tail true uname wc where whereis "
+    "which whoami".split()
 )
 GIT_ONLY_READS = set("--version cat-file describe diff log ls-files rev-list rev-parse show status".split())
 """Programs, and commands of git, that write nothing: scripts ask them for a commit or a card."""
 
-OF_A_SHELL = re.compile(r"[<>|;&`$(){}\n]")
+OF_A_SHELL, TO_NOBODY = re.compile(r"[<>;&`$(){}\n]"), re.compile(r"[12&]?> ?/dev/null|2>&1")
+VERSIONS = ("--version", "-V", "--help")
 
 
 def is_only_read(command: object) -> bool:
     """Whether a command, as ``subprocess`` is given it, starts a program that is known to write nothing."""
     if isinstance(command, (str, bytes, os.PathLike)):
-        if OF_A_SHELL.search(os.fsdecode(command)):
+        text = TO_NOBODY.sub("", os.fsdecode(command))
+        if OF_A_SHELL.search(text):
             return False
-        words = os.fsdecode(command).split()
+        if "|" in text:
+            return all(map(is_only_read, text.split("|")))
+        words = text.split()
     else:
         words = list(map(os.fsdecode, command))
     if len(words) > 2 and os.path.basename(words[0]) in ("sh", "bash") and words[1] == "-c":
@@ -191,7 +196,7 @@ def is_only_read(command: object) -> bool:
             elif word != "--no-pager":
                 return word in GIT_ONLY_READS and not any(other.startswith("--output") for other in words)
         return False
-    return name in ONLY_READ
+    return name in ONLY_READ or (len(words) == 2 and words[1] in VERSIONS)
 
 
 def spawns(*_, **__):

@@ -123,6 +123,22 @@ def test_a_function_that_was_held_before_is_refused_too(tree):
     assert (tree / "log.txt").exists()
 
 
+@pytest.mark.parametrize("command", [
+    ["git", "-C", "/tmp", "rev-parse", "HEAD"], "git rev-parse --short HEAD 2>/dev/null", ["/usr/bin/nvidia-smi", "-L"],
+    "nvidia-smi --query-gpu=memory.used --format=csv | tail -n 1", ["/bin/sh", "-c", "uname -a"], ["nvcc", "--version"],
+])
+def test_programs_that_only_read_are_started(command):
+    assert module_of_disk.is_only_read(command)
+
+
+@pytest.mark.parametrize("command", [
+    ["git", "checkout", "."], "git status && rm x", "cat a > b", "ls | tee b", ["python", "train.py"], ["sh", "-c", "rm x"],
+    "echo `rm x`", ["git", "diff", "--output=x"], "", [], ["bash", "run.sh"], "head x; touch y",
+])
+def test_programs_that_may_write_are_not(command):
+    assert not module_of_disk.is_only_read(command)
+
+
 def test_a_failed_program_leaves_the_disk_too(tree, capsys):
     before = seen(tree)
     text = HABITS["a log folder that is emptied first"] + "\nraise RuntimeError('no data')"
