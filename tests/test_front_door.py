@@ -105,7 +105,7 @@ print(json.dumps({name: re.sub(" at 0x[0-9a-f]+", "", repr(value)) for name, val
 
 
 def tables(*rooms: str) -> dict[str, str]:
-    """The kit's tables and the menus of its explorers, as a fresh interpreter has them after ``stepscope`` and rooms."""
+    """The kit's tables and the menus of its explorers, as a fresh interpreter has them after these rooms."""
     command = [sys.executable, "-c", TABLES, *rooms]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(done.stdout)

@@ -10,8 +10,8 @@ Reading order:
 - ``states``: what stays between steps: weights, gradients, optimizer states
 - ``kernels``: buffers that a CUDA kernel takes for its own work
 - ``operations``: the list's language: tensors, operations, checkpointed regions
-- ``tables``: a step as tables: its operations, and how bytes come and go meanwhile
 - ``liveness``: walks the list forward and back, and says when every byte comes and goes
+- ``tables``: a step as tables: its operations, and how bytes come and go meanwhile
 - ``model``: the list of a GPT-2 or a Llama, from the token ids to the loss
 - ``cpu``: the CPU's rules, where they are others than CUDA's
 - ``rms_norm``: RMSNorm in single operations

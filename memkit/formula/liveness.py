@@ -264,12 +264,6 @@ class Walk(Recorder):
         self.drop(*[block for x, block in names.items() if x not in held], *casts, *states)
         name_activations(self.events[start:])
 
-    def table(self, unit: int) -> str:
-        """What each operation of a unit makes and frees, forward and back, as text."""
-        from memkit.formula.tables import walk_table
-
-        return walk_table(self, unit)
-
 
 def name_activations(events: Iterable[tuple[Block, int]]) -> None:
     """What was born in these events and is there now is an activation; casts of weights are not."""

@@ -30,6 +30,7 @@ from memkit.formula.parameters import (
     model_axes,
     output_parameters,
 )
+from memkit.formula.tables import operations_table
 from memkit.setup.models import ModelConfig
 from memkit.setup.strategies import Strategy
 from memkit.setup.training import TrainingSetup
@@ -160,7 +161,7 @@ class Transformer:
 
     def table(self, unit: int | None = None) -> str:
         """The operations of a unit of blocks, or of all: what each reads, makes, keeps, and when what it makes goes."""
-        return self.graph.table(unit)
+        return operations_table(self.graph, unit)
 
     # The model
 

@@ -271,9 +271,3 @@ class Graph:
                 if x.base not in seen and x.base.parameter is None:
                     seen.add(x.base)
                     op.last_uses.append(x.base)
-
-    def table(self, unit: int | None = None) -> str:
-        """The operations of a unit, or of all, as text."""
-        from memkit.formula.tables import operations_table
-
-        return operations_table(self, unit)

@@ -95,14 +95,14 @@ FUSED_STEPS = ("_fused_sgd_", "_fused_sgd_.tensor_lr", "_fused_adagrad_", "_fuse
 """Optimizer steps in one kernel: they write over weights and states and allocate nothing."""
 
 
-def rms_norm(x: Tensor, normalized_shape: list[int], weight: Tensor | None = None, eps: float | None = None):
+def norm_in_one_kernel(x: Tensor, normalized_shape: list[int], weight: Tensor | None = None, eps: float | None = None):
     """The normalized values and, in float32, one root mean square for each row."""
     kept = x.dim() - len(normalized_shape)
     wide = torch.float64 if x.dtype is torch.float64 else torch.float32
     return torch.empty_like(x), x.new_empty((*x.shape[:kept], *(1 for _ in normalized_shape)), dtype=wide)
 
 
-KERNELS = {"_fused_rms_norm": rms_norm}
+KERNELS = {"_fused_rms_norm": norm_in_one_kernel}
 """What stands in for kernels that torch has for CUDA and not for ``meta``. Others may be added."""
 
 

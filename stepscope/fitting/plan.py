@@ -5,14 +5,16 @@ Memory can be bought with three coins: time, precision, and how much of the mode
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from memkit.formats.dtypes import dtype_bits, tensor_bytes
 from memkit.formula.activations import activation_bytes
 from memkit.formula.parameters import parameter_ledger
 from memkit.hardware.cards import Card
 from memkit.hardware.fit import Fit, fit_on
+from memkit.setup.models import ModelConfig
 from memkit.setup.recipes import Precision
-from memkit.setup.strategies import FULL, NONE, groups
+from memkit.setup.strategies import FULL, NONE, Strategy, groups
 from memkit.setup.training import TrainingSetup
 from memkit.timeline import Instant
 from memkit.units import round_up
@@ -20,6 +22,7 @@ from stepscope.fitting.optimizers import GIVEN_UP, planned
 from stepscope.fitting.step import paged_bytes, peak_of, resting_bytes, run_again, seconds_of
 from stepscope.formula.offload import host_bytes
 from stepscope.formula.states import Standing, standing_of
+from stepscope.setup.adapters import AdapterConfig
 from stepscope.setup.experts import num_experts_of
 from stepscope.setup.job import Job, as_job
 from stepscope.setup.layouts import Layout
@@ -203,6 +206,22 @@ def plan_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -> T
     return TrainingPlan(setup=as_job(setup), card=card, layout=layout)
 
 
+class OneSequence(NamedTuple):
+    """All that what one sequence keeps for its backward depends on."""
+
+    model: ModelConfig
+    seq_len: int
+    attention: str
+    dropout: float
+    uses_fused_norm: bool
+    upcasts_logits: bool
+    device: str
+    weight_dtype: str
+    compute_dtype: str
+    adapter: AdapterConfig | None
+    recomputation: Strategy = NONE
+
+
 def kept_bytes(setup: Job, weight_dtype: str = "", compute_dtype: str = "") -> int:
     """Activations of one sequence that stand at the end of a forward, at least; FSDP says the dtypes inside it.
 
@@ -210,27 +229,25 @@ def kept_bytes(setup: Job, weight_dtype: str = "", compute_dtype: str = "") -> i
     again keep what they keep under *none*.
     """
     strategy, num_layers, precision = setup.recomputation, setup.model.num_layers, setup.precision
-    adapter = setup.adapter
-    same = (setup.model, setup.seq_len, setup.attention, setup.dropout, setup.uses_fused_norm, setup.upcasts_logits,
-            setup.device, weight_dtype or precision.weight_dtype, compute_dtype or precision.compute_dtype, adapter)
+    one = OneSequence(
+        model=setup.model, seq_len=setup.seq_len, attention=setup.attention, dropout=setup.dropout,
+        uses_fused_norm=setup.uses_fused_norm, upcasts_logits=setup.upcasts_logits, device=setup.device,
+        weight_dtype=weight_dtype or precision.weight_dtype, compute_dtype=compute_dtype or precision.compute_dtype,
+        adapter=setup.adapter,
+    )
     if strategy.scope != "blocks" or strategy.saved_ops or strategy == FULL or len(setup.model.blocks_by_kind) > 1:
-        return kept_by_one(*same, strategy)
-    none, full = (kept_by_one(*same, way) for way in (NONE, FULL))
+        return kept_by(one._replace(recomputation=strategy))
+    none, full = kept_by(one), kept_by(one._replace(recomputation=FULL))
     num_regions, num_blocks = run_again(strategy, num_layers)
     return (none * (num_layers - num_blocks) + full * num_regions) // num_layers
 
 
 @lru_cache(maxsize=512)
-def kept_by_one(
-    model, seq_len, attention, dropout, uses_fused_norm, upcasts_logits, device, weight_dtype, compute_dtype, adapter,
-    strategy,
-) -> int:
+def kept_by(one: OneSequence) -> int:
     """What one sequence keeps, but for what all share: rotary tables, positions, a mask of scores, experts' offsets."""
-    precision = Precision(name="", weight_dtype=weight_dtype, compute_dtype=compute_dtype)
-    one = Job(
-        model=model, seq_len=seq_len, attention=attention, dropout=dropout, uses_fused_norm=uses_fused_norm,
-        upcasts_logits=upcasts_logits, device=device, precision=precision, adapter=adapter, recomputation=strategy,
-    )
-    shared = 8 * seq_len * (model.head_dim + 1) + (seq_len * seq_len if attention == "stored" else 0)
+    choices = one._asdict()
+    dtypes = {name: choices.pop(name) for name in ("weight_dtype", "compute_dtype")}
+    job, model = Job(**choices, precision=Precision(name="", **dtypes)), one.model
+    shared = 8 * one.seq_len * (model.head_dim + 1) + (one.seq_len * one.seq_len if one.attention == "stored" else 0)
     shared += model.num_layers * round_up(4 * num_experts_of(model))
-    return max(activation_bytes(one) - shared, 0)
+    return max(activation_bytes(job) - shared, 0)

@@ -6,6 +6,7 @@ here: the adviser, the planner, the explorers.
 
 from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from memkit.fitting import batch_plan
 from memkit.formats.dtypes import dtype_bits
@@ -140,13 +141,15 @@ def passes_of(setup: Job) -> float:
     >>> [round(passes_of(replace(setup, recomputation=strategy)), 2) for strategy in ("none", "full")]
     [2.09, 2.86]
     """
-    strategy, model = setup.recomputation, setup.model
-    same = (model, setup.seq_len, setup.attention, setup.dropout, setup.adapter and setup.adapter.rank,
-            setup.adapter and setup.adapter.targets)
+    strategy, model, adapter = setup.recomputation, setup.model, setup.adapter
+    one = Pass(
+        model=model, seq_len=setup.seq_len, attention=setup.attention, dropout=setup.dropout,
+        rank=adapter.rank if adapter else 0, targets=adapter.targets if adapter else (),
+    )
     is_plain = strategy.scope == "blocks" and strategy.stops_early and not strategy.saved_ops
     if not is_plain or len(model.blocks_by_kind) > 1:
-        return _passes(*same, strategy)
-    none, full, whole = (_passes(*same, way) for way in (NONE, FULL, FULL_NO_STOP))
+        return passes_by(one._replace(recomputation=strategy))
+    none, full, whole = (passes_by(one._replace(recomputation=way)) for way in (NONE, FULL, FULL_NO_STOP))
     num_regions, num_blocks = run_again(strategy, model.num_layers)
     stopped = (whole - full) * num_regions  # the end of each region's last block
     return none + ((whole - none) * num_blocks - stopped) / model.num_layers
@@ -159,13 +162,28 @@ def run_again(strategy: Strategy, num_layers: int) -> tuple[int, int]:
     return len(sizes), sum(sizes)
 
 
+class Pass(NamedTuple):
+    """All that the FLOPs of a step's passes depend on, beside the size of a micro-batch. ``rank`` 0: no adapter."""
+
+    model: ModelConfig
+    seq_len: int
+    attention: str
+    dropout: float
+    rank: int
+    targets: tuple[str, ...]
+    recomputation: Strategy = NONE
+
+
 @lru_cache(maxsize=1024)
-def _passes(model, seq_len, attention, dropout, rank, targets, strategy) -> float:
+def passes_by(one: Pass) -> float:
+    """Passes through the model by their FLOPs."""
     plain = Job(
-        model=model, seq_len=seq_len, attention=attention, dropout=dropout, precision=PURE_BF16, device="cpu",
+        model=one.model, seq_len=one.seq_len, attention=one.attention, dropout=one.dropout, precision=PURE_BF16,
+        device="cpu",
     )
-    adapter = AdapterConfig(rank=rank, targets=targets) if rank else None
-    return 3 * step_flops(replace(plain, adapter=adapter, recomputation=strategy)).total / _flops(plain)
+    adapter = AdapterConfig(rank=one.rank, targets=one.targets) if one.rank else None
+    flops = step_flops(replace(plain, adapter=adapter, recomputation=one.recomputation))
+    return 3 * flops.total / _flops(plain)
 
 
 @lru_cache(maxsize=64)

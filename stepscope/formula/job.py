@@ -1,7 +1,7 @@
 """How a ``Job`` runs: what its adapters freeze, and where its optimizer steps."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 from memkit.formula.liveness import Block, Recorder
 from memkit.formula.optimizer import place, write_states, write_update, write_weights
@@ -74,9 +74,12 @@ class JobRun(Run):
         return tuple(parameter for parameter in parameters if not is_offloaded(parameter, self.place))
 
 
-RUNS = {(has, place): JobRun(has, place) for has in (False, True) for place in Place}
+@cache
+def _run(has_adapter: bool, place: Place) -> JobRun:
+    """One of each, so that what it has run is remembered."""
+    return JobRun(has_adapter, place)
 
 
 @run_of.register
 def _(setup: Job) -> Run:
-    return RUNS[setup.adapter is not None, setup.place]
+    return _run(setup.adapter is not None, setup.place)
