@@ -132,8 +132,8 @@ def test_programs_that_only_read_are_started(command):
 
 
 @pytest.mark.parametrize("command", [
-    ["git", "checkout", "."], "git status && rm x", "cat a > b", "ls | tee b", ["python", "train.py"], ["sh", "-c", "rm x"],
-    "echo `rm x`", ["git", "diff", "--output=x"], "", [], ["bash", "run.sh"], "head x; touch y",
+    ["git", "checkout", "."], "git status && rm x", "cat a > b", "ls | tee b", ["python", "train.py"],
+    ["sh", "-c", "rm x"], "echo `rm x`", ["git", "diff", "--output=x"], "", [], ["bash", "run.sh"], "head x; touch y",
 ])
 def test_programs_that_may_write_are_not(command):
     assert not module_of_disk.is_only_read(command)
