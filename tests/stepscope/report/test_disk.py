@@ -117,6 +117,14 @@ def test_what_could_change_the_disk_is_refused_before_it_happens(tree, name, cap
     assert seen(tree) == before
 
 
+def test_what_was_refused_is_said_where_the_program_goes_on_without_it(tree, capsys):
+    text = "import subprocess\ntry:\n    subprocess.run(['rsync', 'a', 'b'])\nexcept OSError:\n    pass\n"
+    assert main(["report", write_script(tree, text)]) == 0
+    page = capsys.readouterr().out
+    assert "About this number: this was refused, and the program went on without it: train.py:" in page
+    assert "starts another program, 'rsync a b'." in page
+
+
 def test_a_function_that_was_held_before_is_refused_too(tree):
     with on_scratch_disk(), pytest.raises(PermissionError, match="os.remove"):
         HELD["remove"]("log.txt")
