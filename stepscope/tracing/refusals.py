@@ -5,6 +5,7 @@ transform of functions.
 """
 
 import sys
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -20,6 +21,7 @@ from memkit.tracing import shapes
 OWN_HOME, TORCH_HOME = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent)
 LIBRARY_HOME = str(Path(TORCH_HOME).parent)
 aten = torch.ops.aten
+STANDARD_HOME = sysconfig.get_path("stdlib")
 KIT_HOME = str(Path(memkit.__file__).parent)
 BETWEEN = (OWN_HOME, KIT_HOME, torch.utils._device.__file__, torch.overrides.__file__)
 """Files whose frames may stand between a call that asks for values and the code that made it: modes
@@ -54,7 +56,7 @@ def program_line() -> str:
 
 def own_line() -> str:
     """``file:line`` of the nearest code that no installed library has; else the program's line."""
-    frame = outside(calling_frame(), LIBRARY_HOME, TORCH_HOME, OWN_HOME, KIT_HOME, "<")
+    frame = outside(calling_frame(), LIBRARY_HOME, TORCH_HOME, OWN_HOME, KIT_HOME, STANDARD_HOME, "<")
     return (line_of(frame) if frame else program_line()).rpartition(" ")[0]
 
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from stepscope.tracing.scratch_doors import ON, all_doors, as_door, put_in_place
+from stepscope.tracing.scratch_doors import ON, all_doors, as_door, put_in_place, seeing
 from stepscope.tracing.scratch_files import (
     HAS_DOORS,
     REAL,
@@ -92,6 +92,21 @@ def connects(disk, real, database, *args, **kwargs):
     return real(f"file:{found}?{query}" if is_uri else found, *args, **kwargs)
 
 
+LARGE_BYTES = 2**26
+"""A data set of more bytes is not copied, because numpy maps it for writing where nobody says otherwise."""
+
+
+def maps(disk, real, kind, filename, dtype="uint8", mode="r+", *args, **kwargs):
+    """``np.memmap``: what is written to a large file stays in this mapping alone."""
+    if mode in ("r+", "readwrite") and isinstance(filename, (str, bytes, os.PathLike)) and HAS_DOORS:
+        found = disk.found(filename)
+        is_below = not found.startswith(disk.home)
+        if is_below and mode_of(found) is not None and REAL.stat(found).st_size > LARGE_BYTES:
+            mode = "copyonwrite"
+    with seeing(is_real=False):
+        return real(kind, filename, dtype, mode, *args, **kwargs)
+
+
 READ, WRITE, CHANGE = (lambda number, name, mode=mode: at_argument(number, name, mode) for mode in "rwa")
 LIBRARIES = {
     "torch._C": {"PyTorchFileReader": READ(0, "file"), "PyTorchFileWriter": WRITE(0, "file")},
@@ -99,6 +114,7 @@ LIBRARIES = {
     "torch.autograd.profiler": {"profile.export_chrome_trace": WRITE(1, "path")},
     "torch.storage": {"UntypedStorage.from_file": CHANGE(0, "filename")},
     "sqlite3": {"connect": connects},
+    "numpy": {"memmap.__new__": maps},
     "_gdbm": {"open": CHANGE(0, "filename")}, "_dbm": {"open": CHANGE(0, "filename")},
     "safetensors": {"safe_open": READ(0, "filename"), "serialize_file": WRITE(1, "filename")},
     "tokenizers": {
@@ -135,7 +151,9 @@ def look(disk: ScratchDisk, stack: ExitStack) -> None:
             if real is None:
                 continue
             if home:
-                stack.enter_context(patch.object(owner, last, as_door(real, through)))
+                door = as_door(real, through)
+                is_static = isinstance(vars(owner).get(last), staticmethod)
+                stack.enter_context(patch.object(owner, last, staticmethod(door) if is_static else door))
             else:
                 doors[id(real)] = as_door(real, through)
     if doors:
@@ -146,20 +164,25 @@ def look(disk: ScratchDisk, stack: ExitStack) -> None:
 
 ONLY_READ = set(
     "arch cat date df du echo false file free getconf git head hostname id ldconfig ls lsb_release lscpu lspci lsof "
-    "nproc nvidia-smi objdump printenv ps pwd rocm-smi stat tail true uname wc where whereis which whoami".split()
+    "nproc nvidia-smi objdump printenv ps pwd rocm-smi rocminfo stat sw_vers sysctl tail true uname wc where whereis "
+    "which whoami".split()
 )
 GIT_ONLY_READS = set("--version cat-file describe diff log ls-files rev-list rev-parse show status".split())
 """Programs, and commands of git, that write nothing: scripts ask them for a commit or a card."""
 
-OF_A_SHELL = re.compile(r"[<>|;&`$(){}\n]")
+OF_A_SHELL, TO_NOBODY = re.compile(r"[<>;&`$(){}\n]"), re.compile(r"[12&]?> ?/dev/null|2>&1")
+VERSIONS = ("--version", "-V", "--help")
 
 
 def is_only_read(command: object) -> bool:
     """Whether a command, as ``subprocess`` is given it, starts a program that is known to write nothing."""
     if isinstance(command, (str, bytes, os.PathLike)):
-        if OF_A_SHELL.search(os.fsdecode(command)):
+        text = TO_NOBODY.sub("", os.fsdecode(command))
+        if OF_A_SHELL.search(text):
             return False
-        words = os.fsdecode(command).split()
+        if "|" in text:
+            return all(map(is_only_read, text.split("|")))
+        words = text.split()
     else:
         words = list(map(os.fsdecode, command))
     if len(words) > 2 and os.path.basename(words[0]) in ("sh", "bash") and words[1] == "-c":
@@ -173,7 +196,7 @@ def is_only_read(command: object) -> bool:
             elif word != "--no-pager":
                 return word in GIT_ONLY_READS and not any(other.startswith("--output") for other in words)
         return False
-    return name in ONLY_READ
+    return name in ONLY_READ or (len(words) == 2 and words[1] in VERSIONS)
 
 
 def spawns(*_, **__):

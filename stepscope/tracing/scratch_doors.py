@@ -6,6 +6,7 @@ function goes through what; ``put_in_place`` replaces each wherever a loaded mod
 
 import errno
 import functools
+import glob
 import io
 import os
 import stat
@@ -69,23 +70,24 @@ def openers_of_numpy() -> dict:
 
 def put_in_place(stack: ExitStack, doors: dict[int, object]) -> None:
     """Put the doors wherever a loaded module holds what they stand for, and take them back when the stack ends."""
-    of_tempfile = [kind for kind in vars(tempfile).values() if isinstance(kind, type)]
+    classes = [kind for module in (tempfile, glob) for kind in vars(module).values() if isinstance(kind, type)]
     homes = [module for module in list(sys.modules.values()) if module is not None]
     openers = openers_of_numpy()
     for name, value in list(openers.items()):
         if id(value) in doors:
             stack.callback(openers.__setitem__, name, value)
             openers[name] = doors[id(value)]
-    for home in (*homes, *of_tempfile):
+    for home in (*homes, *classes):
         names = getattr(home, "__dict__", None)
         if names is None or getattr(home, "__name__", "").startswith("stepscope.tracing.scratch_"):
             continue
         for name, value in list(names.items()):
-            door = doors.get(id(value))
+            is_static = type(value) is staticmethod  # of the classes of glob, since Python 3.13
+            door = doors.get(id(value.__func__ if is_static else value))
             if door is not None and value is not door:
                 stack.callback(setattr, home, name, value)
-                setattr(home, name, door)
-            defaults = getattr(value, "__defaults__", None) if home in of_tempfile else None
+                setattr(home, name, staticmethod(door) if is_static else door)
+            defaults = getattr(value, "__defaults__", None) if home in classes else None
             if defaults and any(id(default) in doors for default in defaults):
                 stack.callback(setattr, value, "__defaults__", defaults)
                 value.__defaults__ = tuple(doors.get(id(default), default) for default in defaults)

@@ -35,12 +35,17 @@ SWITCH = "STEPSCOPE_REPORT"
 """The environment has this name while a program is traced: how a script can know it."""
 
 
+REFUSED: list[str] = []
+"""What was refused since the disk was last as it was found: a program may go on without it."""
+
+
 class LeavesTheDisk(PermissionError, ValueError):
     """What a program was about to do would change the disk, past the scratch folder."""
 
     def __init__(self, what: str):
+        REFUSED.append(f"{own_line()}: {what}")
         super().__init__(
-            f"{own_line()}: {what}, which could change the disk, and a report leaves it as it found it; write the file "
+            f"{REFUSED[-1]}, which could change the disk, and a report leaves it as it found it; write the file "
             f"in Python (open, shutil), or leave this out where os.environ has {SWITCH}"
         )
 
@@ -79,6 +84,7 @@ class ScratchDisk:
         os.makedirs(self.temp)
         self.cwd = self.started_in
         REAL.chdir(self.cwd)
+        REFUSED.clear()
 
     def keep_downloads(self, folder: str, origins: dict[str, str | None]) -> None:
         """What libraries have put into the user's cache stays: a model is downloaded once for all traces."""

@@ -33,6 +33,7 @@ from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE, ScriptLog
 from stepscope.tracing.patched import Patches
 from stepscope.tracing.refusals import NeedsValues, not_followed, refuse_dtypes, refuse_unseen
 from stepscope.tracing.scratch_disk import on_scratch_disk
+from stepscope.tracing.scratch_files import REFUSED
 from stepscope.tracing.waiting import Progress
 from stepscope.tracing.without_values import has_values
 
@@ -93,7 +94,9 @@ def trace_script(
     assumptions.refuse_unused()
     granularity = ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1
     timeline = timeline_of(tracer.log, source="traced", device=device, granularity=granularity)
-    about_number = [*tracer.about_number, *tracer.missing.values(), *tracer.left_out.tell(timeline.peak_bytes)]
+    refused = [f"this was refused, and the program went on without it: {what}" for what in dict.fromkeys(REFUSED)]
+    about_number = [*refused, *tracer.about_number, *tracer.missing.values()]
+    about_number += tracer.left_out.tell(timeline.peak_bytes)
     said = {ABOUT_NUMBER: "\n".join(about_number)} if about_number else {}
     if timeline.events and (line := tracer.log.line_at(timeline.events.peak())):
         said[OWN_LINE] = line

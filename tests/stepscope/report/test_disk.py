@@ -117,10 +117,34 @@ def test_what_could_change_the_disk_is_refused_before_it_happens(tree, name, cap
     assert seen(tree) == before
 
 
+def test_what_was_refused_is_said_where_the_program_goes_on_without_it(tree, capsys):
+    text = "import subprocess\ntry:\n    subprocess.run(['rsync', 'a', 'b'])\nexcept OSError:\n    pass\n"
+    assert main(["report", write_script(tree, text)]) == 0
+    page = capsys.readouterr().out
+    assert "About this number: this was refused, and the program went on without it: train.py:" in page
+    assert "starts another program, 'rsync a b'." in page
+
+
 def test_a_function_that_was_held_before_is_refused_too(tree):
     with on_scratch_disk(), pytest.raises(PermissionError, match="os.remove"):
         HELD["remove"]("log.txt")
     assert (tree / "log.txt").exists()
+
+
+@pytest.mark.parametrize("command", [
+    ["git", "-C", "/tmp", "rev-parse", "HEAD"], "git rev-parse --short HEAD 2>/dev/null", ["/usr/bin/nvidia-smi", "-L"],
+    "nvidia-smi --query-gpu=memory.used --format=csv | tail -n 1", ["/bin/sh", "-c", "uname -a"], ["nvcc", "--version"],
+])
+def test_programs_that_only_read_are_started(command):
+    assert module_of_disk.is_only_read(command)
+
+
+@pytest.mark.parametrize("command", [
+    ["git", "checkout", "."], "git status && rm x", "cat a > b", "ls | tee b", ["python", "train.py"],
+    ["sh", "-c", "rm x"], "echo `rm x`", ["git", "diff", "--output=x"], "", [], ["bash", "run.sh"], "head x; touch y",
+])
+def test_programs_that_may_write_are_not(command):
+    assert not module_of_disk.is_only_read(command)
 
 
 def test_a_failed_program_leaves_the_disk_too(tree, capsys):
@@ -189,6 +213,19 @@ torch.save(state(), "resume.pt")
             trace_script(script)
     assert said.getvalue().splitlines() == [f"downloads {n} resumes False" for n in range(3)]
     assert not (tree.parent / "cache").exists()
+
+
+def test_a_large_data_set_is_mapped_and_not_copied(tree, monkeypatch):
+    monkeypatch.setattr(module_of_disk, "LARGE_BYTES", 999)
+    before = seen(tree)
+    text = """
+import numpy as np
+tokens = np.memmap("data/tokens.bin", dtype=np.uint16)
+tokens[:] = 7
+assert tokens.sum() == 7 * 500 and np.fromfile("data/tokens.bin", dtype=np.uint16).sum() == 0
+assert np.memmap("data/tokens.bin", np.uint8, "r", offset=10).size == 990
+"""
+    assert len(trace_script(Script(write_script(tree, text))).events) > 0 and seen(tree) == before
 
 
 def test_where_there_is_no_scratch_disk_what_would_write_is_refused(tree, monkeypatch):
