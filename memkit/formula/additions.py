@@ -52,6 +52,6 @@ def model_of(setup: TrainingSetup, is_whole: bool = False) -> Transformer:
     ...     print(line[:63].rstrip())
     1   blocks.0.norm_1     layer_norm  norm 1 input, weight, bias
     2   blocks.0.attention  addmm       norm 1 output, weight, bias
-    3   blocks.0.attention  attention   query, key and value, one stora
+    3   blocks.0.attention  attention   query, key and value, one s
     """
     return model_class_of(setup)(setup, is_whole)
