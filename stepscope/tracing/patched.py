@@ -85,6 +85,11 @@ class Patches:
             self.stack.enter_context(self.waiting.pop(name)(self.tracer, sys.modules[name]))
 
 
+def write_empty(file, **_) -> None:
+    """In place of a scripted module's ``save``."""
+    Path(file).write_bytes(b"")
+
+
 def without_workers(loader):
     """In place of an iterator with worker processes: one of this process, which makes the same batches."""
     alone = copy.copy(loader)
@@ -104,7 +109,7 @@ def as_a_script_needs(mode: ShapesOnly):
         """The code itself: torch.jit reads the source of functions for which others stand here."""
         mode.warn_once("scripted", f"torch.jit.script: {COMPILED}", is_told_in_torch=True, is_about_number=True)
         if isinstance(code, torch.nn.Module):
-            vars(code).setdefault("save", lambda file, **_: Path(file).write_bytes(b""))
+            vars(code).setdefault("save", write_empty)
         return code
 
     from_stance = torch._dynamo.eval_frame._callback_from_stance
