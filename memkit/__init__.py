@@ -6,7 +6,7 @@ adapters, recordings) is ``stepscope``, which imports this package and is never 
 Reading order, from the bottom; a room imports only what stands above it here, and says in its own first lines what
 it holds and in which order to read it:
 
-- ``units``: bytes, counts and ratios as text; the only division
+- ``units``: bytes, counts and ratios as text; the only division of bytes
 - ``events``: what happens to memory: blocks are allocated and freed
 - ``timeline``: the one type of the book: what is in memory at named instants, and the events in between
 - ``formats``: number formats: decoding, rounding, blocks

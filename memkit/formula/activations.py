@@ -220,7 +220,7 @@ def autocast_casts(setup: TrainingSetup) -> Ledger:
 
 
 def autocast_cast_bytes(setup: TrainingSetup) -> int:
-    """Bytes of autocast's weight copies alive when the backward starts, two per weight; no activations."""
+    """Bytes of autocast's weight copies alive when the backward starts, two bytes a weight; no activations."""
     return autocast_casts(setup).held_bytes
 
 

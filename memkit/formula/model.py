@@ -248,7 +248,7 @@ class Transformer:
 
     @scope
     def block(self, x: Tensor, feed_forward: Callable[[Tensor], Tensor]) -> Tensor:
-        """x + attention(norm(x)), then the same with the MLP or the experts."""
+        """x + attention(norm(x)), then the same with what ``feed_forward`` says."""
         y = self.add(x, self.dropout(self.attention(self.norm("norm_1", x)), "attention"))
         return self.add(y, self.dropout(feed_forward(self.norm("norm_2", y)), "mlp"))
 

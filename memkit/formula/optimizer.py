@@ -19,6 +19,7 @@ from memkit.formula.states import StateTensor, optimizer_tensors, shared_tensors
 from memkit.setup.optimizers import TRACE_IT
 from memkit.setup.recipes import Precision
 from memkit.setup.training import TrainingSetup
+from memkit.units import as_one_of
 
 
 def place(record: Recorder, op: str, tensors: Iterable[StateTensor]) -> None:
@@ -62,6 +63,7 @@ def write_update(
             f"the step of {setup.optimizer.name} ({implementation}) has no formula; trace it: "
             "trace_memory(training_build(setup))"
         )
+    as_one_of(f"temporaries of {setup.optimizer.name}", rule, RULES)
     is_cuda = setup.device == "cuda"
     RULES[rule](Temporaries(record, precision.moment_dtype, implementation, where, is_cuda), parameters)
 

@@ -1,6 +1,6 @@
 """How many parameters a model has, tensor by tensor.
 
-This is where a model's matrices are decided: the layers of the paper step read here which there are and how large.
+This is where a model's matrices are decided: the formula's list of operations reads here which there are and how large.
 The list has the order and the names of ``memkit.program.transformer``'s ``named_parameters()``: the two can
 be compared line by line. A tied head is no tensor of its own: it is the token embedding under a second name.
 

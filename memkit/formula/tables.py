@@ -10,7 +10,8 @@ from memkit.formula.operations import Graph
 def operations_table(graph: Graph, unit: int | None = None) -> str:
     """The operations of a unit, or of all. Views, which make nothing, are left out.
 
-    ``gone``: in the backward of that line, whose operation is the last to need it, or after it in the forward.
+    ``gone``: in the backward of that line, whose operation is the last to need it, or after it in the forward; a cast
+    that autocast remembers and nobody keeps goes when autocast is left.
     """
     graph.find_last_uses()
     number, numbers, last, keeper = 0, {}, {}, {}
@@ -24,7 +25,8 @@ def operations_table(graph: Graph, unit: int | None = None) -> str:
     rows = [["", "module", "operation", "reads", "makes", "bytes", "keeps", "gone"]]
     for op, number in numbers.items():
         if not op.is_view:
-            gone = [f"backward of {keeper[x]}" if x in keeper else f"after {last.get(x, '…')}" for x in op.makes]
+            last_line = "with autocast" if op.is_remembered else "after {}"
+            gone = [f"backward of {keeper[x]}" if x in keeper else last_line.format(last.get(x, "…")) for x in op.makes]
             reads, makes, *more = (", ".join(dict.fromkeys(map(str, x))) for x in (op.reads, op.makes, op.keeps, gone))
             size = f"{sum(x.num_bytes for x in op.makes):,}"
             rows.append([str(number), op.where, op.kind, reads, makes, size, *more])

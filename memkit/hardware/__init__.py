@@ -1,6 +1,6 @@
 """What a training step runs on: cards with their bytes and rates, each from a named source.
 
-Chapters 00, 01, 07 and 11. A new card is one record in ``cards``. Nothing here loads torch.
+Chapters 00, 01, 07 and 11. A new card is one row of ``cards.csv``. Nothing here loads torch.
 
 Reading order:
 

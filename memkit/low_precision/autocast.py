@@ -1,6 +1,6 @@
 """What CUDA's autocast does with each operation: four lists of names, its policies.
 
-What is in none of the lists runs in its inputs' dtype. ``stepscope.tracing.cuda`` applies them; the formula's layers
+What is in none of the lists runs in its inputs' dtype. ``memkit.tracing.cuda`` applies them; the formula's layers
 write their casts themselves.
 
 Source: ATen/autocast_mode.h; a test reads the installed header.

@@ -1,4 +1,4 @@
-"""The plane of bytes and time: strategies of recomputation (chapter 04), plans of a job (10)."""
+"""The plane of bytes and time: strategies of recomputation (chapter 04); plans of a job are ``stepscope``'s."""
 
 import math
 from collections.abc import Mapping, Sequence

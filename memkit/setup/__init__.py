@@ -6,7 +6,7 @@ in ``recipes``, a new optimizer one in ``optimizers``, a new way to recompute on
 Reading order:
 
 - ``models``: a transformer's shape, and the published models as constants
-- ``optimizers``: an optimizer's states, temporaries, class and price, one record each
+- ``optimizers``: an optimizer's states, temporaries and class, one record each
 - ``recipes``: precisions and optimizers: which dtype each number of the step has
 - ``strategies``: activation recomputation: which parts of the forward run twice, and the code that asks for it
 - ``training``: model, recipe and shape of a step in one record

@@ -132,4 +132,4 @@ class OptimizerConfig:
 
 ADAMW = OptimizerConfig()
 FUSED_ADAMW = OptimizerConfig(implementation="fused")
-"""What is planned and explored where nothing else is asked for: it has no temporaries, and no price."""
+"""What is planned and explored where nothing else is asked for: it has no temporaries."""

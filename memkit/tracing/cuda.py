@@ -130,7 +130,8 @@ def placed(card: Card, func: Callable, args: tuple, kwargs: dict):
 def made_on_card(card: Card, func: Callable, args: tuple, kwargs: dict):
     """A tensor made without naming a device is made on the card, as under ``torch.set_default_device``.
 
-    But for a number: it stays in the host's memory, where the optimizers keep their step counts.
+    But for a number, ``torch.tensor(0.0)`` or ``torch.zeros(())``: it stays in the host's memory, where the optimizers
+    keep their step counts.
     """
     device, grad = kwargs.get("device"), False
     kwargs = {name: value for name, value in kwargs.items() if name not in ("generator", "pin_memory")}
@@ -140,7 +141,9 @@ def made_on_card(card: Card, func: Callable, args: tuple, kwargs: dict):
         made = func(*args, **kwargs)
         made = made.to(META) if is_card(device) or (device is None and made.dim()) else made
         return made.requires_grad_() if grad else made
-    return func(*args, **kwargs | ({"device": META} if device is None or is_card(device) else {}))
+    is_number = device is None and args and isinstance(args[0], (tuple, list)) and not args[0]
+    goes_to_card = is_card(device) or (device is None and not is_number)
+    return func(*args, **kwargs | ({"device": META} if goes_to_card else {"device": "cpu"} if is_number else {}))
 
 
 def dropout(card: Card, func: Callable, args: tuple, kwargs: dict):

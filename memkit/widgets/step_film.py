@@ -1,7 +1,7 @@
 """The step film: a program's lines on one side, every block of memory on the other, and one handle.
 
-Chapters 00, 01, 04, 05 and 09, the site, and ``memkit report train.py --film film.html``. Python hands over the events
-of a timeline once; from then on ``step_film.js`` moves everything in the page, without a kernel.
+Chapters 00, 01, 04, 05 and 09, the site, and ``stepscope report train.py --film film.html``. Python hands over the
+events of a timeline once; from then on ``step_film.js`` moves everything in the page, without a kernel.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What a recorded memory snapshot says happened on a card, as events: chapter 07, ``stepscope snapshot`` and ``compare``.
+"""What a recorded memory snapshot says happened on a card, as events: chapter 07, ``stepscope snapshot``.
 
 ``torch.cuda.memory._snapshot()`` lists what happened (allocations, frees, segments of the driver, each with its size)
 and what stands at the end. So nothing is modelled here. Played backwards from the end, the list leaves what stood

@@ -1,6 +1,6 @@
 """Making it fit: what filled the memory, what would help, and the plans that fit a card.
 
-Chapters 04, 05, 07 and 10.
+Chapters 07 to 10.
 
 Reading order:
 

@@ -1,7 +1,7 @@
 """One rank of many on paper: what DDP, ZeRO's stages and FSDP2 keep, gather and send, in a step and at rest.
 
-Chapter 09. The step is that of ``estimate_memory``, run on the same paper; a layout adds what happens around each
-block. Which share of a tensor a rank has is decided in ``formula.parameters``.
+Chapter 09. The step is that of ``estimate_memory``, whose events a layout rewrites around each block. Which share of
+a tensor a rank has is decided in ``step``.
 
 Reading order:
 

@@ -1,4 +1,4 @@
-"""The command line ``memkit``, and what only it uses. No other room imports this one; chapter 10 calls its ``fit``.
+"""The command line ``stepscope``, and what only it uses. No other room imports this one; chapter 10 calls its ``fit``.
 
 A training script is followed until its second step, reported on, and traced again with what would help. Loads torch
 where a program is traced.

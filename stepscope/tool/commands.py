@@ -1,4 +1,4 @@
-"""What each command of ``memkit`` finds, for whoever calls it: bytes for --fail-above, a text, and JSON."""
+"""What each command of ``stepscope`` finds, for whoever calls it: bytes for --fail-above, a text, and JSON."""
 
 import argparse
 import importlib

@@ -55,7 +55,7 @@ def trace_script(
     ``build()`` makes model and optimizer and returns the step, a function without arguments. Both are called
     here. Bytes of ``device="cuda"`` are rounded up to the allocator's blocks of 512; an event's ``num_bytes``
     is as asked. There a tensor made without ``device=`` counts as the card's from its birth; what is in the
-    host's memory says ``device="cpu"``. A ``memkit.tool.Script`` runs in the place of both, and its tensors without
+    host's memory says ``device="cpu"``. A ``stepscope.Script`` runs in the place of both, and its tensors without
     ``device=`` are the host's, as torch makes them. ``say`` is told every two seconds how far a long trace has come.
     What ``randint`` and ``randperm`` draw is drawn from a seed of the trace's own. A thread
     pool's work is done at once; a thread of the program's own that makes memory is refused. A model that is evaluated
