@@ -3,6 +3,7 @@
 import copy
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from unittest.mock import patch
 
 import torch
@@ -84,6 +85,11 @@ class Patches:
             self.stack.enter_context(self.waiting.pop(name)(self.tracer, sys.modules[name]))
 
 
+def write_empty(file, **_) -> None:
+    """In place of a scripted module's ``save``."""
+    Path(file).write_bytes(b"")
+
+
 def without_workers(loader):
     """In place of an iterator with worker processes: one of this process, which makes the same batches."""
     alone = copy.copy(loader)
@@ -99,6 +105,13 @@ def as_a_script_needs(mode: ShapesOnly):
             mode.warn_once("compiled", COMPILED, is_told_in_torch=True, is_about_number=True)
         return from_stance(callback)
 
+    def scripted(code, *_, **__):
+        """The code itself: torch.jit reads the source of functions for which others stand here."""
+        mode.warn_once("scripted", f"torch.jit.script: {COMPILED}", is_told_in_torch=True, is_about_number=True)
+        if isinstance(code, torch.nn.Module):
+            vars(code).setdefault("save", write_empty)
+        return code
+
     from_stance = torch._dynamo.eval_frame._callback_from_stance
     set_anomaly = torch.set_anomaly_enabled  # without the search for NaN: there are no values
     with (
@@ -106,6 +119,7 @@ def as_a_script_needs(mode: ShapesOnly):
         patch.object(torch.nn.parallel.distributed, "_verify_param_shape_across_processes", lambda *_, **__: None),
         torch.compiler.set_stance("force_eager"),
         saved_without_values(mode),
+        patch.object(torch.jit, "script", scripted),
         patch.object(torch, "set_anomaly_enabled", lambda mode, *_, **__: set_anomaly(mode, False)),
         patch.object(torch._dynamo.eval_frame, "_callback_from_stance", as_eager),
     ):

@@ -109,7 +109,11 @@ def maps(disk, real, kind, filename, dtype="uint8", mode="r+", *args, **kwargs):
 
 READ, WRITE, CHANGE = (lambda number, name, mode=mode: at_argument(number, name, mode) for mode in "rwa")
 LIBRARIES = {
-    "torch._C": {"PyTorchFileReader": READ(0, "file"), "PyTorchFileWriter": WRITE(0, "file")},
+    "torch._C": {
+        "PyTorchFileReader": READ(0, "file"), "PyTorchFileWriter": WRITE(0, "file"),
+        "import_ir_module": READ(1, "file"),
+    },
+    "torch.jit._script": {"RecursiveScriptModule.save": WRITE(1, "f")},
     "torch": {"from_file": CHANGE(0, "filename")},
     "torch.autograd.profiler": {"profile.export_chrome_trace": WRITE(1, "path")},
     "torch.storage": {"UntypedStorage.from_file": CHANGE(0, "filename")},
@@ -131,7 +135,7 @@ LIBRARIES = {
     },
     "pyarrow._csv": {"write_csv": WRITE(1, "output_file"), "read_csv": READ(0, "input_file")},
     "pyarrow.feather": {"write_feather": WRITE(1, "dest"), "read_table": READ(0, "source")},
-    "torchvision.io.image": {
+    "torchvision.io.image": {"read_file": READ(0, "path")} | {
         name: WRITE(number, "filename") for name, number in (("write_file", 0), ("write_png", 1), ("write_jpeg", 1))},
     "cv2": {"imwrite": WRITE(0, "filename"), "imread": READ(0, "filename"), "VideoWriter": WRITE(0, "filename")},
     "soundfile": {"SoundFile.__init__": at_argument(1, "file", mode_at(2))},

@@ -46,6 +46,12 @@ torch.cuda.default_generators[0].manual_seed(3)
 assert len(torch.cuda.default_generators) == torch.cuda.device_count() == len(torch.cuda.get_rng_state_all())
 torch.cuda.set_rng_state_all(torch.cuda.get_rng_state_all()); torch.cuda.random.manual_seed_all(1)
 """,
+    "scripted code": """
+@torch.jit.script
+def twice(x):
+    return torch.nn.functional.relu(x) * 2
+assert twice(torch.jit.script(torch.nn.ReLU())(net.weight)).shape == (64, 64)
+""",
     "a small weight beside a large tensor of the host": """
 head, big = torch.nn.Linear(64, 64), torch.randn(8192, 64)
 table, scale = torch.nn.Parameter(torch.randn(20000, 64)), torch.nn.Parameter(torch.ones(64))
