@@ -20,7 +20,8 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from importlib import import_module
 from unittest.mock import patch
 
 from stepscope.tracing.scratch_doors import ON, all_doors, as_door, put_in_place, seeing
@@ -107,6 +108,15 @@ def maps(disk, real, kind, filename, dtype="uint8", mode="r+", *args, **kwargs):
         return real(kind, filename, dtype, mode, *args, **kwargs)
 
 
+def opens_ndbm(disk, real, filename, *args, **kwargs):
+    """``dbm.ndbm``: the library in C adds an ending of its own to the name."""
+    name = os.fsdecode(filename)
+    for ending in (".db", ".dir", ".pag"):
+        if disk.mode(disk.place(name + ending)) is not None:
+            disk.copied(disk.place(name + ending))
+    return real(whole(disk, name, "a"), *args, **kwargs)
+
+
 READ, WRITE, CHANGE = (lambda number, name, mode=mode: at_argument(number, name, mode) for mode in "rwa")
 LIBRARIES = {
     "torch._C": {
@@ -119,7 +129,7 @@ LIBRARIES = {
     "torch.storage": {"UntypedStorage.from_file": CHANGE(0, "filename")},
     "sqlite3": {"connect": connects},
     "numpy": {"memmap.__new__": maps},
-    "_gdbm": {"open": CHANGE(0, "filename")}, "_dbm": {"open": CHANGE(0, "filename")},
+    "_gdbm": {"open": CHANGE(0, "filename")}, "_dbm": {"open": opens_ndbm},
     "safetensors": {"safe_open": READ(0, "filename"), "serialize_file": WRITE(1, "filename")},
     "tokenizers": {
         "Tokenizer.save": WRITE(1, "path"), "Tokenizer.from_file": READ(0, "path"),
@@ -281,6 +291,9 @@ def words_of(command: object) -> str:
 def prepare(disk: ScratchDisk, stack: ExitStack) -> None:
     """What else has to be otherwise while there is a scratch disk."""
     install_hook()
+    for name in ("dbm.gnu", "dbm.ndbm"):  # ``dbm.open`` loads one and opens with it in the same breath
+        with suppress(ImportError):
+            import_module(name)
     disk.waiting = dict(LIBRARIES)
     disk.look = lambda: look(disk, stack)
     disk.look()

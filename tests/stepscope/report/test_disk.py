@@ -154,6 +154,11 @@ def test_a_failed_program_leaves_the_disk_too(tree, capsys):
     assert "no data" in capsys.readouterr().err and seen(tree) == before
 
 
+def heed_interrupts() -> None:
+    """A job that a shell has put in the background ignores them, and so do its children."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL, None])
 def test_a_command_that_ends_is_stopped_or_killed_leaves_the_disk(tree, how):
     """The program writes, and leaves something to be done at the exit and in a thread; then it waits or trains on."""
@@ -165,7 +170,10 @@ def test_a_command_that_ends_is_stopped_or_killed_leaves_the_disk(tree, how):
     text += "print('written', flush=True)\n" + ("time.sleep(60)" if how else "")
     place = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path), TMPDIR=str(tree.parent))
     command = [sys.executable, "-m", "stepscope", "report", write_script(tree, text)]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=place)
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=place,
+        preexec_fn=heed_interrupts,  # noqa: PLW1509 - no thread runs here
+    )
     for line in child.stdout:
         if how and "written" in line:
             time.sleep(0.1)
