@@ -7,7 +7,10 @@ import torch
 import torch.nn.functional as F
 from cells import texts_of
 
-from memkit import OptimizerConfig, TrainingSetup, estimate_memory, measure_memory, models, recipes, trace_memory
+from memkit import (
+    CARDS, GIB, OptimizerConfig, TrainingSetup, estimate_memory, measure_memory, models, recipes, trace_memory,
+)
+from memkit.formats.blocks import BLOCK_FORMATS
 
 
 def attends():
@@ -67,3 +70,35 @@ def test_what_autocast_saves_belongs_to_a_model():
     assert f"{min(at[2]):.0f} to {max(at[2]):.0f} % at twice as many" in rule
     assert f"{min(at[4]):.0f} to {max(at[4]):.0f} % at four times" in rule
     assert len(LLAMAS) > 5 and saved_percent(models.GPT2_SMALL, 2) == pytest.approx(0.69, abs=0.01)
+
+
+SHARES = {174.49: "94.7", 179.94: "97.6", 110.95: "60.2", 112.88: "61.25", 112.63: "61.12", 78.63: "42.67"}
+"""torchtitan's nvfp4.md: the reserved peak of each of the six runs in GiB, and its share of the card in per cent."""
+
+
+def test_the_cards_of_torchtitan_s_runs_are_no_b200():
+    """Every share, rounded as it is printed, allows an interval of sizes; a B200 lies below all of them."""
+    least, most = 0.0, 1000.0
+    for gib, printed in SHARES.items():
+        percent, half = float(printed), 0.5 / 10 ** len(printed.partition(".")[2])
+        least, most = max(least, 100 * gib / (percent + half)), min(most, 100 * gib / (percent - half))
+    assert least < most and round(least, 1) == round(most, 1) == 184.3
+    b200_gib = CARDS["B200"].memory_bytes / GIB
+    assert b200_gib < 179.94 < least
+    told = texts_of("06")["published"]
+    assert "a card of 184.3 GiB" in told and f"A B200 has {b200_gib:.2f} GiB" in told and "four B200" not in told
+    assert "four cards of 184.3 GiB" in texts_of("06")["mistakes"]
+
+
+def test_bits_of_a_value_are_told_with_their_scales():
+    told = texts_of("06")["published"]
+    assert f"**MXFP8** has {BLOCK_FORMATS['mxfp8_e4m3'].bits_per_value} bits per value" in told
+    assert f"**NVFP4** has {BLOCK_FORMATS['nvfp4'].bits_per_value}: an 8-bit scale for 16 values" in told
+    assert BLOCK_FORMATS["nvfp4"].bits_per_value == 4 + 8 / 16
+
+
+def test_the_third_figure_of_torchtitan_s_page_agrees_less():
+    """Its version 3a299f2: "The bf16 tail costs about [...] 8 GiB compared with full NVFP4"; the tail is 5 blocks."""
+    gib = 5 * (3 * 4096 + 14_336) * 65_536 * (16 - 4.5) / 8 / GIB
+    told = texts_of("06")["published-read"]
+    assert "about 8 GiB" in told and f"they cost {gib:.1f} GiB, which is {gib / 8 - 1:.0%}".replace("%", " %") in told
