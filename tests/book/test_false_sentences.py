@@ -1,6 +1,7 @@
 """Sentences that were false, or true only somewhere: each as it stands now, and the number that it tells."""
 
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from memkit import (
     CARDS, GIB, OptimizerConfig, TrainingSetup, estimate_memory, measure_memory, models, recipes, trace_memory,
 )
 from memkit.formats.blocks import BLOCK_FORMATS
+from stepscope import OPTIMIZERS, AdapterConfig, Job
 
 
 def attends():
@@ -102,3 +104,21 @@ def test_the_third_figure_of_torchtitan_s_page_agrees_less():
     gib = 5 * (3 * 4096 + 14_336) * 65_536 * (16 - 4.5) / 8 / GIB
     told = texts_of("06")["published-read"]
     assert "about 8 GiB" in told and f"they cost {gib:.1f} GiB, which is {gib / 8 - 1:.0%}".replace("%", " %") in told
+
+
+def test_six_gigabytes_are_reached_at_1346_tokens():
+    """Chapter 08's recipe of QLoRA: the longest sequence whose step stays below 6 GB, beside the recipe's batch."""
+    recipe = Job(
+        model=models.LLAMA_2_7B, precision=recipes.AUTOCAST_BF16, micro_batch_size=4, seq_len=2048,
+        adapter=AdapterConfig(rank=16, base="nf4"), recomputation="full",
+        optimizer=OptimizerConfig(record=OPTIMIZERS["paged 8-bit AdamW"]),
+    )
+
+    def peak(tokens: int) -> int:
+        return estimate_memory(replace(recipe, micro_batch_size=1, seq_len=tokens)).for_step(2).peak.total_bytes
+
+    assert peak(1346) <= 6 * 10**9 < peak(1347)
+    assert 8192 / 1346 == pytest.approx(6.1, abs=0.05)
+    text, rule = texts_of("08")["qlora-logits"], texts_of("08")["rule"]
+    assert "at 1,346 tokens, a batch **six times smaller** than the recipe's own of 8,192" in text
+    assert "six times smaller, one sequence of 1,346 tokens at most" in rule
