@@ -1,12 +1,13 @@
 """Sentences that were false, or true only somewhere: each as it stands now, and the number that it tells."""
 
+import re
 import warnings
 from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from cells import texts_of
+from cells import CHAPTERS, texts_of
 
 from memkit import (
     CARDS, GIB, OptimizerConfig, TrainingSetup, estimate_memory, measure_memory, models, recipes, trace_memory,
@@ -122,3 +123,12 @@ def test_six_gigabytes_are_reached_at_1346_tokens():
     text, rule = texts_of("08")["qlora-logits"], texts_of("08")["rule"]
     assert "at 1,346 tokens, a batch **six times smaller** than the recipe's own of 8,192" in text
     assert "six times smaller, one sequence of 1,346 tokens at most" in rule
+
+
+def test_the_figure_of_the_frontier_is_one_plane():
+    """Chapter 04's figure has one pair of axes, so the text describes one."""
+    words = re.findall(r"<text[^>]*>([^<]+)", (CHAPTERS.parent / "figures" / "04_frontier.svg").read_text())
+    assert words.count("peak") == 1 == sum("FLOPs run again" in word for word in words)
+    assert not any("sequence" in word for word in words)
+    told = texts_of("04")["compile-text"]
+    assert "This figure shows the plane" in told and " half" not in told.partition("## 4.5")[2].replace("half a", "")
