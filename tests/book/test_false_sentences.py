@@ -3,6 +3,7 @@
 import re
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -132,3 +133,17 @@ def test_the_figure_of_the_frontier_is_one_plane():
     assert not any("sequence" in word for word in words)
     told = texts_of("04")["compile-text"]
     assert "This figure shows the plane" in told and " half" not in told.partition("## 4.5")[2].replace("half a", "")
+
+
+def test_collectives_call_record_stream_no_more():
+    """torch's own sources: NCCL's header keeps the tensors, FSDP1 records a stream itself, ``fully_shard`` does not."""
+    root = Path(torch.__file__).parent
+    header = (root / "include/torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp").read_text(encoding="utf-8")
+    assert "std::shared_ptr<TensorShelf> stashed_for_allocator_safety_" in header
+    assert tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 8)
+    fsdp = root / "distributed/fsdp"
+    assert "    _no_dispatch_record_stream(" in (fsdp / "_flat_param.py").read_text(encoding="utf-8")
+    newer = "".join(path.read_text(encoding="utf-8") for path in (fsdp / "_fully_shard").glob("*.py"))
+    assert "foreach_all_gather" in newer and "record_stream(" not in newer
+    told = texts_of("09")["cluster"]
+    assert "Up to PyTorch 2.7 they called `record_stream`" in told and "pytorch#148590" in told and "pytorch#194701" in told
