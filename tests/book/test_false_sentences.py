@@ -147,3 +147,21 @@ def test_collectives_call_record_stream_no_more():
     assert "foreach_all_gather" in newer and "record_stream(" not in newer
     told = texts_of("09")["cluster"]
     assert "Up to PyTorch 2.7 they called `record_stream`" in told and "pytorch#148590" in told and "pytorch#194701" in told
+
+
+BRIDGED = ("A100 PCIe 40 GB", "A100 PCIe 80 GB", "H100 PCIe", "H100 NVL", "RTX 3090")
+"""NVIDIA's data sheets: NVLink of these is a bridge between two cards (three bridges side by side on A100 and H100)."""
+
+
+def test_a_bridge_joins_two_cards_and_the_text_says_so():
+    """1.5 F/B of chapter 09 by NVLink and by PCIe, and how much faster the bridge is, for the cards that have one."""
+    told, at_ten = texts_of("09")["explorer-text"], texts_of("10")["planner-cards"]
+    card = CARDS["H100 PCIe"]
+    flops = 1e12 * card.peak_tflops["bfloat16"]
+    by_nvlink, by_pcie = (1.5 * flops / rate for rate in (card.link_bytes_per_s, card.pcie_bytes_per_s))
+    assert f"from {by_nvlink:,.0f} tokens a rank on by NVLink, and from {by_pcie:,.0f} by PCIe" in told
+    times = [CARDS[name].link_bytes_per_s / CARDS[name].pcie_bytes_per_s for name in BRIDGED]
+    assert f"{min(times):.1f} to {max(times):.1f} times PCIe's" in at_ten
+    linked = {name for name, card in CARDS.items() if card.link_bytes_per_s}
+    assert {name for name in linked if "PCIe" in name or "NVL" in name or "RTX" in name} == set(BRIDGED)
+    assert all(name.removesuffix(" 40 GB").removesuffix(" 80 GB") in told for name in BRIDGED)
