@@ -183,3 +183,16 @@ def test_the_public_run_has_four_sequences_on_each_card():
     assert step.peak_bytes == step.at("backward peak").total_bytes > step.at("optimizer peak").total_bytes
     told = f"it is {kept.peak_bytes / 1e9:.2f} GB, {kept.peak_bytes / 80_320_219_648:.0%}".replace("%", " %")
     assert told in texts_of("09")["rule"]
+
+
+def test_megatron_s_distributed_optimizer_shards_states_only():
+    """NVIDIA's table: "Distributed Optimizer": parameters replicated, states sharded; in our stages that is stage 1."""
+    told = texts_of("C")["names"]
+    assert "| weights, gradients, states sharded | d | `fsdp` | `use_megatron_fsdp` |" in told
+    assert "`use_distributed_optimizer` alone shards the optimizer states" in told
+    setup = TrainingSetup(model=models.TINY_LLAMA, seq_len=64, optimizer=FUSED)
+    whole, first = (
+        estimate_sharded(setup, Layout(stage=stage, dp_size=2)).for_step(2).at("optimizer") for stage in (0, 1)
+    )
+    assert first.weights == whole.weights and first.gradients == whole.gradients
+    assert first.optimizer_states == pytest.approx(whole.optimizer_states / 2, rel=0.01)
