@@ -1,5 +1,6 @@
 """Sentences that were false, or true only somewhere: each as it stands now, and the number that it tells."""
 
+import importlib.util
 import re
 import warnings
 from dataclasses import replace
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from cells import CHAPTERS, texts_of
 
+from book.cheat_sheet import TECHNIQUES
 from memkit import (
     CARDS, GIB, OptimizerConfig, TrainingSetup, estimate_memory, measure_memory, models, recipes, trace_memory,
 )
@@ -196,3 +198,15 @@ def test_megatron_s_distributed_optimizer_shards_states_only():
     )
     assert first.weights == whole.weights and first.gradients == whole.gradients
     assert first.optimizer_states == pytest.approx(whole.optimizer_states / 2, rel=0.01)
+
+
+def test_the_sheet_s_renamed_flags_are_told():
+    """transformers' own source: the old argument is an alias that goes in version 6."""
+    told, flags = texts_of("D")["table-text"], {technique.flag for technique in TECHNIQUES}
+    renamed = {"gradient_checkpointing=True", "optimizer_in_bwd=True"}
+    assert renamed <= flags and all(f"`{flag}`" in told for flag in renamed)
+    spec = importlib.util.find_spec("transformers")
+    if spec is None:
+        pytest.skip("transformers is not installed")
+    source = Path(spec.origin).with_name("training_args.py").read_text(encoding="utf-8")
+    assert "Deprecated alias of `activation_checkpointing`, will be removed in v6." in source
