@@ -17,6 +17,7 @@ from memkit import (
 )
 from memkit.formats.blocks import BLOCK_FORMATS
 from stepscope import OPTIMIZERS, AdapterConfig, Job, Layout, estimate_sharded
+from stepscope.fitting import code_of, plan_of
 
 
 def attends():
@@ -210,3 +211,28 @@ def test_the_sheet_s_renamed_flags_are_told():
         pytest.skip("transformers is not installed")
     source = Path(spec.origin).with_name("training_args.py").read_text(encoding="utf-8")
     assert "Deprecated alias of `activation_checkpointing`, will be removed in v6." in source
+
+
+def test_the_rate_of_the_printed_code_is_a_placeholder():
+    """Every text has it, for adapters and for all weights, and no byte of a trace depends on it."""
+    told = texts_of("10")["planner-code-idea"]
+    for adapter in (None, AdapterConfig(rank=16)):
+        job = Job(model=models.LLAMA_32_1B, precision=recipes.AUTOCAST_BF16, optimizer=FUSED, adapter=adapter)
+        assert "lr=0.0003" in code_of(plan_of(job, CARDS["H100 SXM"]))
+    assert "learning rate, 0.0003, is a placeholder" in told
+
+    def traced(lr: float):
+        def build():
+            layer = torch.nn.Linear(64, 64)
+            optimizer = torch.optim.AdamW(layer.parameters(), lr=lr)
+
+            def step():
+                layer(torch.ones(1, 64)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+            return step
+
+        return trace_memory(build, device="cpu").instants
+
+    assert traced(3e-4) == traced(2e-5)
