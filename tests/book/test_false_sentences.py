@@ -1,0 +1,238 @@
+"""Sentences that were false, or true only somewhere: each as it stands now, and the number that it tells."""
+
+import importlib.util
+import re
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from cells import CHAPTERS, texts_of
+
+from book.cheat_sheet import TECHNIQUES
+from memkit import CARDS, GIB, OptimizerConfig, TrainingSetup, estimate_memory, measure_memory, trace_memory
+from memkit.formats.blocks import BLOCK_FORMATS
+from memkit.setup import models, recipes
+from stepscope import OPTIMIZERS, AdapterConfig, Job, Layout, estimate_sharded
+from stepscope.fitting import code_of, plan_of
+
+
+def attends():
+    """A program whose peak is inside an attention without gradients; it makes no other large tensor."""
+    scale = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([scale], lr=0.1)
+    x = torch.ones(2, 8, 512, 64)
+
+    def step():
+        with torch.no_grad():
+            F.scaled_dot_product_attention(x, x, x)
+        scale.sum().backward()
+        optimizer.step()
+
+    return step
+
+
+def test_a_trace_misses_scratch_that_no_operation_returns():
+    """The profiler sees what the CPU's attention takes and gives back; each of its threads takes a tile of scores."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced, measured = (of(attends, device="cpu", steps=1) for of in (trace_memory, measure_memory))
+    assert traced.peak_bytes >= 2 * 2 * 8 * 512 * 64 * 4  # the operand and the result: no tensor is missed
+    assert traced.peak_bytes + 64 * 512 * 4 <= measured.peak_bytes
+    assert "may miss a kernel's scratch and a library's workspace" in texts_of("00")["columns-differ-read"]
+    assert "misses no tensor that PyTorch allocates" not in "".join(texts_of("00").values())
+
+
+FUSED = OptimizerConfig(implementation="fused")
+LLAMAS = [getattr(models, name) for name in dir(models) if name.startswith("LLAMA_")]
+
+
+def saved_percent(model, tokens_per_unit: float) -> float:
+    """How much lower autocast's peak is than float32's, with flash attention and fused AdamW."""
+    tokens = int(tokens_per_unit * model.hidden_size)
+    rows = min(tokens, 1024 if model.name.startswith("GPT") else 2048)
+    setup = TrainingSetup(
+        model=model, optimizer=FUSED, attention="flash", seq_len=rows, micro_batch_size=tokens // rows,
+    )
+    peaks = [
+        estimate_memory(TrainingSetup(**{**vars(setup), "precision": precision})).peak_bytes
+        for precision in (recipes.AUTOCAST_BF16, recipes.FP32)
+    ]
+    return 100 * (1 - peaks[0] / peaks[1])
+
+
+def test_what_autocast_saves_belongs_to_a_model():
+    """Chapter 03's sentence of two tokens per hidden unit, for each model that it names, and for every Llama."""
+    text, rule = texts_of("03")["cures-text"], texts_of("03")["printed-text"]
+    for name, told in (("GPT2_SMALL", "GPT-2 small saves 0.7 %"), ("GPT2_LARGE", "GPT-2 large 6.7 %"),
+                       ("LLAMA_3_8B", "Llama-3-8B 12.2 %"), ("LLAMA_3_70B", "Llama-3-70B 14.5 %")):
+        assert told.endswith(f" {saved_percent(getattr(models, name), 2):.1f} %") and told in text
+    assert saved_percent(models.GPT2_SMALL, 2) < 10 < saved_percent(models.GPT2_SMALL, 4)
+    at = {ratio: [saved_percent(model, ratio) for model in LLAMAS] for ratio in (1 / 16, 1 / 4, 1 / 2, 1, 2, 4)}
+    most = max(max(at[ratio]) for ratio in (1 / 16, 1 / 4, 1 / 2, 1))
+    assert f"by {min(at[2]):.0f} to {max(at[2]):.0f} % at two" in text and f"by {most:.0f} % at most at one" in text
+    assert f"{min(at[2]):.0f} to {max(at[2]):.0f} % at twice as many" in rule
+    assert f"{min(at[4]):.0f} to {max(at[4]):.0f} % at four times" in rule
+    assert len(LLAMAS) > 5 and saved_percent(models.GPT2_SMALL, 2) == pytest.approx(0.69, abs=0.01)
+
+
+SHARES = {174.49: "94.7", 179.94: "97.6", 110.95: "60.2", 112.88: "61.25", 112.63: "61.12", 78.63: "42.67"}
+"""torchtitan's nvfp4.md: the reserved peak of each of the six runs in GiB, and its share of the card in per cent."""
+
+
+def test_the_cards_of_torchtitan_s_runs_are_no_b200():
+    """Every share, rounded as it is printed, allows an interval of sizes; a B200 lies below all of them."""
+    least, most = 0.0, 1000.0
+    for gib, printed in SHARES.items():
+        percent, half = float(printed), 0.5 / 10 ** len(printed.partition(".")[2])
+        least, most = max(least, 100 * gib / (percent + half)), min(most, 100 * gib / (percent - half))
+    assert least < most and round(least, 1) == round(most, 1) == 184.3
+    b200_gib = CARDS["B200"].memory_bytes / GIB
+    assert b200_gib < 179.94 < least
+    told = texts_of("06")["published"]
+    assert "a card of 184.3 GiB" in told and f"A B200 has {b200_gib:.2f} GiB" in told and "four B200" not in told
+    assert "four cards of 184.3 GiB" in texts_of("06")["mistakes"]
+
+
+def test_bits_of_a_value_are_told_with_their_scales():
+    told = texts_of("06")["published"]
+    assert f"**MXFP8** has {BLOCK_FORMATS['mxfp8_e4m3'].bits_per_value} bits per value" in told
+    assert f"**NVFP4** has {BLOCK_FORMATS['nvfp4'].bits_per_value}: an 8-bit scale for 16 values" in told
+    assert BLOCK_FORMATS["nvfp4"].bits_per_value == 4 + 8 / 16
+
+
+def test_the_third_figure_of_torchtitan_s_page_agrees_less():
+    """Its version 3a299f2: "The bf16 tail costs about [...] 8 GiB compared with full NVFP4"; the tail is 5 blocks."""
+    gib = 5 * (3 * 4096 + 14_336) * 65_536 * (16 - 4.5) / 8 / GIB
+    told = texts_of("06")["published-read"]
+    assert "about 8 GiB" in told and f"they cost {gib:.1f} GiB, which is {gib / 8 - 1:.0%}".replace("%", " %") in told
+
+
+def test_six_gigabytes_are_reached_at_1346_tokens():
+    """Chapter 08's recipe of QLoRA: the longest sequence whose step stays below 6 GB, beside the recipe's batch."""
+    recipe = Job(
+        model=models.LLAMA_2_7B, precision=recipes.AUTOCAST_BF16, micro_batch_size=4, seq_len=2048,
+        adapter=AdapterConfig(rank=16, base="nf4"), recomputation="full",
+        optimizer=OptimizerConfig(record=OPTIMIZERS["paged 8-bit AdamW"]),
+    )
+
+    def peak(tokens: int) -> int:
+        return estimate_memory(replace(recipe, micro_batch_size=1, seq_len=tokens)).for_step(2).peak.total_bytes
+
+    assert peak(1346) <= 6 * 10**9 < peak(1347)
+    assert 8192 / 1346 == pytest.approx(6.1, abs=0.05)
+    text, rule = texts_of("08")["qlora-logits"], texts_of("08")["rule"]
+    assert "at 1,346 tokens, a batch **six times smaller** than the recipe's own of 8,192" in text
+    assert "six times smaller, one sequence of 1,346 tokens at most" in rule
+
+
+def test_the_figure_of_the_frontier_is_one_plane():
+    """Chapter 04's figure has one pair of axes, so the text describes one."""
+    words = re.findall(r"<text[^>]*>([^<]+)", (CHAPTERS.parent / "figures" / "04_frontier.svg").read_text())
+    assert words.count("peak") == 1 == sum("FLOPs run again" in word for word in words)
+    assert not any("sequence" in word for word in words)
+    told = texts_of("04")["compile-text"]
+    assert "This figure shows the plane" in told and " half" not in told.partition("## 4.5")[2].replace("half a", "")
+
+
+def test_collectives_call_record_stream_no_more():
+    """torch's own sources: NCCL's header keeps the tensors, FSDP1 records a stream itself, ``fully_shard`` does not."""
+    root = Path(torch.__file__).parent
+    header = (root / "include/torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp").read_text(encoding="utf-8")
+    assert "std::shared_ptr<TensorShelf> stashed_for_allocator_safety_" in header
+    assert tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 8)
+    fsdp = root / "distributed/fsdp"
+    assert "    _no_dispatch_record_stream(" in (fsdp / "_flat_param.py").read_text(encoding="utf-8")
+    newer = "".join(path.read_text(encoding="utf-8") for path in (fsdp / "_fully_shard").glob("*.py"))
+    assert "foreach_all_gather" in newer and "record_stream(" not in newer
+    told = texts_of("09")["cluster"]
+    assert "Up to PyTorch 2.7 they called `record_stream`" in told
+    assert "pytorch#148590" in told and "pytorch#194701" in told
+
+
+BRIDGED = ("A100 PCIe 40 GB", "A100 PCIe 80 GB", "H100 PCIe", "H100 NVL", "RTX 3090")
+"""NVIDIA's data sheets: NVLink of these is a bridge between two cards (three bridges side by side on A100 and H100)."""
+
+
+def test_a_bridge_joins_two_cards_and_the_text_says_so():
+    """1.5 F/B of chapter 09 by NVLink and by PCIe, and how much faster the bridge is, for the cards that have one."""
+    told, at_ten = texts_of("09")["explorer-text"], texts_of("10")["planner-cards"]
+    card = CARDS["H100 PCIe"]
+    flops = 1e12 * card.peak_tflops["bfloat16"]
+    by_nvlink, by_pcie = (1.5 * flops / rate for rate in (card.link_bytes_per_s, card.pcie_bytes_per_s))
+    assert f"from {by_nvlink:,.0f} tokens a rank on by NVLink, and from {by_pcie:,.0f} by PCIe" in told
+    times = [CARDS[name].link_bytes_per_s / CARDS[name].pcie_bytes_per_s for name in BRIDGED]
+    assert f"{min(times):.1f} to {max(times):.1f} times PCIe's" in at_ten
+    linked = {name for name, card in CARDS.items() if card.link_bytes_per_s}
+    assert {name for name in linked if "PCIe" in name or "NVL" in name or "RTX" in name} == set(BRIDGED)
+    assert all(name.removesuffix(" 40 GB").removesuffix(" 80 GB") in told for name in BRIDGED)
+
+
+def test_the_public_run_has_four_sequences_on_each_card():
+    """a100_80gb_liger.csv @876e2ed, row 34: 4 a device; 1.158 samples/s for 690.84 s are 800 in 100 steps, 8 a step."""
+    assert round(1.158 * 690.84 / 100 / 2) == 4
+    run = TrainingSetup(
+        model=models.LLAMA_3_8B, precision=recipes.PURE_BF16, seq_len=4096, micro_batch_size=4, recomputation="full",
+    )
+    wide = Layout(stage=3, dp_size=2, param_dtype="bfloat16", reduce_dtype="bfloat16")
+    four, two = (
+        estimate_sharded(replace(run, precision=recipes.FP32, micro_batch_size=b), wide).peak_bytes for b in (4, 2)
+    )
+    assert four == two == 80_302_612_992
+    kept = estimate_sharded(run, Layout(stage=3, dp_size=2, reduce_dtype="bfloat16"))
+    step = kept.for_step(2)
+    assert step.peak_bytes == step.at("backward peak").total_bytes > step.at("optimizer peak").total_bytes
+    told = f"it is {kept.peak_bytes / 1e9:.2f} GB, {kept.peak_bytes / 80_320_219_648:.0%}".replace("%", " %")
+    assert told in texts_of("09")["rule"]
+
+
+def test_megatron_s_distributed_optimizer_shards_states_only():
+    """NVIDIA's table: "Distributed Optimizer": parameters replicated, states sharded; in our stages that is stage 1."""
+    told = texts_of("C")["names"]
+    assert "| weights, gradients, states sharded | d | `fsdp` | `use_megatron_fsdp` |" in told
+    assert "`use_distributed_optimizer` alone shards the optimizer states" in told
+    setup = TrainingSetup(model=models.TINY_LLAMA, seq_len=64, optimizer=FUSED)
+    whole, first = (
+        estimate_sharded(setup, Layout(stage=stage, dp_size=2)).for_step(2).at("optimizer") for stage in (0, 1)
+    )
+    assert first.weights == whole.weights and first.gradients == whole.gradients
+    assert first.optimizer_states == pytest.approx(whole.optimizer_states / 2, rel=0.01)
+
+
+def test_the_sheet_s_renamed_flags_are_told():
+    """transformers' own source: the old argument is an alias that goes in version 6."""
+    told, flags = texts_of("D")["table-text"], {technique.flag for technique in TECHNIQUES}
+    renamed = {"gradient_checkpointing=True", "optimizer_in_bwd=True"}
+    assert renamed <= flags and all(f"`{flag}`" in told for flag in renamed)
+    spec = importlib.util.find_spec("transformers")
+    if spec is None:
+        pytest.skip("transformers is not installed")
+    source = Path(spec.origin).with_name("training_args.py").read_text(encoding="utf-8")
+    assert "Deprecated alias of `activation_checkpointing`, will be removed in v6." in source
+
+
+def test_the_rate_of_the_printed_code_is_a_placeholder():
+    """Every text has it, for adapters and for all weights, and no byte of a trace depends on it."""
+    told = texts_of("10")["planner-code-idea"]
+    for adapter in (None, AdapterConfig(rank=16)):
+        job = Job(model=models.LLAMA_32_1B, precision=recipes.AUTOCAST_BF16, optimizer=FUSED, adapter=adapter)
+        assert "lr=0.0003" in code_of(plan_of(job, CARDS["H100 SXM"]))
+    assert "learning rate, 0.0003, is a placeholder" in told
+
+    def traced(lr: float):
+        def build():
+            layer = torch.nn.Linear(64, 64)
+            optimizer = torch.optim.AdamW(layer.parameters(), lr=lr)
+
+            def step():
+                layer(torch.ones(1, 64)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+            return step
+
+        return trace_memory(build, device="cpu").instants
+
+    assert traced(3e-4) == traced(2e-5)
