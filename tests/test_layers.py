@@ -249,7 +249,7 @@ def test_the_check_sees_a_heavy_library(tmp_path, library):
     assert library in heavy_libraries_loaded_by(["planted.low"], package.parent)
 
 
-SUMS = {("memkit",): 11_900, ("stepscope",): 11_800, ("memkit", "stepscope", "book"): 30_600, ("tests",): 27_500}
+SUMS = {("memkit",): 11_900, ("stepscope",): 11_800, ("memkit", "stepscope", "book"): 30_600, ("tests",): 27_700}
 """Lines of Python at most: today's, on the way down.
 
 Who adds takes away, or raises a number in a commit that says for which reader."""
