@@ -46,6 +46,11 @@ class Fit:
         return self.expected_bytes >= 0
 
     @property
+    def is_certain(self) -> bool | None:
+        """True: it fits even at worst. False: not even at best. None: it depends on what nobody knows before."""
+        return True if self.least_bytes >= 0 else False if self.most_bytes < 0 else None
+
+    @property
     def verdict(self) -> str:
         """``fits``, ``should fit``, ``may just fit`` or ``does not fit``."""
         rooms = (("fits", self.least_bytes), ("should fit", self.expected_bytes), ("may just fit", self.most_bytes))

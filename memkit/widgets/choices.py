@@ -41,7 +41,10 @@ def choices_view(
     chart = choices_figure(peaks, title, subtitle, fits[names[0]].room_bytes, place, above, foot)
     own = [verdict(peaks[chosen], card.name)] if chosen else []
     words = (*own, those_that_fit(fitting, len(names), card), *words)
-    answer = {"headline": fits[chosen].headline, "fits": chosen in fitting} if chosen else {}
+    answer = {}
+    if chosen:
+        is_held_back = fits[chosen].is_expected and chosen not in fitting  # by more than the card
+        answer = {"headline": fits[chosen].headline, "fits": not is_held_back and fits[chosen].is_certain}
     return View(chart=chart, words=words, **answer, table=table_of(peaks, fits, columns or {}), picks=picks or {})
 
 

@@ -62,7 +62,7 @@ class MemoryExplorer(Explorer, status=(230,), more=(210, 60)):
             chart=chart,
             words=(verdict(timeline.peak, card),),
             headline="" if fit is None else fit.headline,
-            fits=fit and fit.expected_bytes >= 0,
+            fits=fit and fit.is_certain,
             more=lambda: self.advice(setup),
             table=replace(timeline, instants=tuple(drawn_instants(timeline))).rows(),
             ends={"seq_len": self.longest(setup.model.name)},

@@ -13,7 +13,7 @@ from memkit.setup.recipes import PURE_BF16
 from memkit.setup.training import TrainingSetup
 from memkit.units import format_bytes
 from memkit.widgets import in_page
-from memkit.widgets.explorer import Explorer, Number
+from memkit.widgets.explorer import Explorer, Number, html_places
 from memkit.widgets.memory_explorer import MemoryExplorer
 from memkit.widgets.panel import NumberBox
 
@@ -111,3 +111,14 @@ def test_a_panel_works_without_the_helper_for_keys(monkeypatch):
     monkeypatch.setitem(sys.modules, "anywidget", None)
     assert not in_page.key_helpers()
     assert MemoryExplorer().error == ""
+
+
+@pytest.mark.parametrize(
+    ("batch", "verdict", "sign"),
+    [(1, "Fits", "✓ "), (18, "Should fit", ""), (19, "May just fit", ""), (64, "Does not fit", "✗ ")],
+)
+def test_a_tick_is_for_what_fits_at_worst(batch, verdict, sign):
+    """What should fit, and at worst takes more than the card has, gets neither tick nor cross."""
+    choices = {"model": "GPT-2 small", "precision": "fp32", "seq_len": 1024, "card": "RTX 4090"}
+    text = html_places(MemoryExplorer(**choices, micro_batch_size=batch))["verdict"]
+    assert f"{sign}{verdict}:" in text and ("✓" in text, "✗" in text) == (sign == "✓ ", sign == "✗ ")
