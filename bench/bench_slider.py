@@ -39,9 +39,9 @@ START = 12
 """The explorer's micro-batch: its axis, with the line for the card, rescales once in the moves after it."""
 
 SETUP = """
-import numpy as np
 from memkit import widgets
-from memkit.fitting.step import second_step
+from memkit.formula.estimate import second_step
+from stepscope import widgets as more
 from memkit.widgets.memory_explorer import MemoryExplorer
 
 class Uncached(MemoryExplorer):
@@ -58,8 +58,9 @@ from memkit.hardware.cards import CARDS
 from memkit.setup.models import GPT2_SMALL
 from memkit.pictures.timeline import drawn_instants
 from memkit.setup.training import TrainingSetup
-from memkit.fitting.advice import advice_in_words, verdict
-from memkit.fitting.step import second_step
+from memkit.formula.estimate import second_step
+from memkit.hardware.fit import verdict
+from stepscope.fitting.advice import advice_in_words
 from memkit.timeline import PARTS
 
 def show(micro_batch_size):
@@ -106,10 +107,10 @@ OURS = {
     "batch planner": ("widgets.BatchPlanner()", "Micro-batch"),
     "batch planner, ranks": ("widgets.BatchPlanner()", "Ranks"),
     "bit explorer": ("widgets.BitExplorer()", PICTURE),
-    "allocator lab": ("widgets.AllocatorLab(step=0)", "Event"),
-    "adapter explorer": ("widgets.AdapterExplorer()", "Rank"),
-    "sharding explorer": ("widgets.ShardingExplorer()", "Micro-batch"),
-    "plan explorer": ("widgets.PlanExplorer()", "Plan"),
+    "allocator lab": ("more.AllocatorLab(step=0)", "Event"),
+    "adapter explorer": ("more.AdapterExplorer()", "Rank"),
+    "sharding explorer": ("more.ShardingExplorer()", "Micro-batch"),
+    "plan explorer": ("more.PlanExplorer()", "Plan"),
     ALONE: (WAY, "Number"),
 }
 """Each widget and the control that is moved: a slider, a menu, or the picture, where a mark is pressed."""

@@ -20,7 +20,7 @@ KEYS = {
         ("slider", "Micro-batch", "ArrowRight"), ("slider", "Micro-batch", "ArrowUp"),
         ("slider", "Micro-batch", "ArrowLeft"), ("slider", "Accumulation", "ArrowRight"),
         ("slider", "Sequence", "ArrowLeft"), ("combobox", "Model", "ArrowDown"), ("combobox", "Recipe", "ArrowUp"),
-        ("combobox", "Optimizer", "ArrowDown"), ("combobox", "Attention", "ArrowUp"),
+        ("combobox", "Optimizer", "ArrowUp"), ("combobox", "Attention", "ArrowUp"),
         ("combobox", "Recomputation", "ArrowDown"), ("combobox", "Card", "ArrowDown"),
         ("spinbutton", "Micro-batch", "ArrowUp"),
     ),
