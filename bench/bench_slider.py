@@ -54,12 +54,12 @@ class Uncached(MemoryExplorer):
 INTERACT = f"""
 import matplotlib.pyplot as plt
 from ipywidgets import IntSlider, interact
-from memkit.hardware.cards import CARDS
-from memkit.setup.models import GPT2_SMALL
+from memkit.cards import CARDS
+from memkit.models import GPT2_SMALL
 from memkit.pictures.timeline import drawn_instants
-from memkit.setup.training import TrainingSetup
+from memkit.setup import TrainingSetup
 from memkit.formula.estimate import second_step
-from memkit.hardware.fit import verdict
+from memkit.fit import verdict
 from stepscope.fitting.advice import advice_in_words
 from memkit.timeline import PARTS
 

@@ -10,11 +10,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 
 from bench import Row
+from memkit.models import LLAMA_2_7B
 from memkit.program.optimizers import make_optimizer
 from memkit.program.transformer import Transformer, random_batches, training_build
-from memkit.setup.models import LLAMA_2_7B
-from memkit.setup.recipes import PURE_BF16, OptimizerConfig
-from memkit.setup.training import TrainingSetup
+from memkit.recipes import PURE_BF16, OptimizerConfig
+from memkit.setup import TrainingSetup
 from memkit.tracing.trace import trace_memory
 
 ROUNDS = 3
@@ -23,10 +23,10 @@ ADAMW = OptimizerConfig(implementation="for-loop")
 
 LARGE = """
 import json, resource, time
-from memkit.setup.models import LLAMA_3_70B
-from memkit.setup.recipes import PURE_BF16, OptimizerConfig
+from memkit.models import LLAMA_3_70B
+from memkit.recipes import PURE_BF16, OptimizerConfig
 from memkit.tracing.trace import trace_memory
-from memkit.setup.training import TrainingSetup
+from memkit.setup import TrainingSetup
 from memkit.program.transformer import training_build
 optimizer = OptimizerConfig(implementation="for-loop")
 setup = TrainingSetup(model=LLAMA_3_70B, precision=PURE_BF16, optimizer=optimizer, seq_len=2048)

@@ -18,7 +18,7 @@ import torch
 
 from bench.peft_programs import L40S, optimizer_of
 from bench.public_programs import with_torchvision_operators
-from memkit.hardware.workspaces import workspace_bytes
+from memkit.fit import workspace_bytes
 from stepscope import trace_script
 from stepscope.allocator.caching import CachingAllocator
 from stepscope.allocator.replays import Player

@@ -9,7 +9,7 @@ llama3/run_logs/smoke_max_batch_size_results/20260712_max_batch/README.md.
 """
 
 from memkit import TrainingSetup, models, recipes
-from memkit.setup.strategies import FULL, SAVE_EVERY_SECOND, Strategy
+from memkit.strategies import FULL, SAVE_EVERY_SECOND, Strategy
 from stepscope.setup import Layout
 from stepscope.sharding import estimate_sharded
 

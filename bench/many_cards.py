@@ -22,8 +22,8 @@ from bench.fms_programs import SEQ_LEN, TARGETS, Program, build, build_on_ranks
 from bench.peft_programs import FITTED_ON, reserved_bytes
 from book.many_cards import ManyCardRun
 from memkit import count_parameters
-from memkit.hardware.workspaces import training_workspace_bytes
-from memkit.setup.models import LLAMA_2_70B, LLAMA_3_8B, MISTRAL_7B, llama_config
+from memkit.fit import training_workspace_bytes
+from memkit.models import LLAMA_2_70B, LLAMA_3_8B, MISTRAL_7B, llama_config
 from stepscope import replay_trace, trace_script
 from stepscope.setup.experts import experts_config, num_experts_of
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 
 from bench.public_programs import TRANSFORMERS, with_torchvision_operators
-from memkit.hardware.workspaces import workspace_bytes
+from memkit.fit import workspace_bytes
 from stepscope import trace_script
 from stepscope.allocator.caching import CachingAllocator
 from stepscope.allocator.replays import Player

@@ -36,7 +36,7 @@ import os
 from memkit import front_door
 
 if os.environ.get("MEMKIT_GPU_GIB"):  # a shared card: every chapter imports this package before it uses one
-    from memkit.measuring.gpu import cap_gpu_when_used
+    from memkit.measure import cap_gpu_when_used
 
     cap_gpu_when_used()
 

@@ -28,8 +28,8 @@ from tqdm import tqdm
 from book.ranks import Collectives, join_group, report
 from book.small_gpt import SMALL_GPT
 from memkit.program.transformer import Transformer, training_build
-from memkit.setup.recipes import Precision
-from memkit.setup.training import TrainingSetup
+from memkit.recipes import Precision
+from memkit.setup import TrainingSetup
 
 FP64 = Precision(name="fp64", weight_dtype="float64", gradient_dtype="float64", compute_dtype="float64")
 WINDOW = TrainingSetup(

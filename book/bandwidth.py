@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from book.driver import available_ram_bytes
-from memkit.hardware.cards import Card, card_by_driver_name
-from memkit.measuring.gpu import usable_bytes
+from memkit.cards import Card, card_by_driver_name
+from memkit.measure import usable_bytes
 from memkit.units import MIB, Printable, aligned_table, as_whole_number, format_bytes, format_gb, on_page
 
 LARGEST_COPY_BYTES = 512 * MIB

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from memkit.models import LLAMA_2_7B, LLAMA_32_1B
 from memkit.pictures.colours import OKABE_ITO
 from memkit.pictures.svg import GREY, PAPER, Chart, text_width
-from memkit.recomputation.costs import step_flops
-from memkit.setup.models import LLAMA_2_7B, LLAMA_32_1B
-from memkit.setup.recipes import AUTOCAST_BF16, FP32, FUSED_ADAMW, PURE_BF16, OptimizerConfig
-from memkit.setup.strategies import FULL, every
-from memkit.setup.training import TrainingSetup
+from memkit.recipes import AUTOCAST_BF16, FP32, FUSED_ADAMW, PURE_BF16, OptimizerConfig
+from memkit.recomputation import step_flops
+from memkit.setup import TrainingSetup
+from memkit.strategies import FULL, every
 from stepscope.fitting.step import peak_of
 from stepscope.setup.adapters import AdapterConfig, linear_layers
 from stepscope.setup.job import Job, as_job

@@ -16,7 +16,7 @@ from book.checkup import OLDEST_TORCH, version_numbers
 from book.driver import ask_driver
 from book.measurements import MEASUREMENTS
 from book.recordings import FOLDER, Recording, save_recording
-from memkit.measuring.gpu import cap_gpu, give_back
+from memkit.measure import cap_gpu, give_back
 
 COMMAND = "python -m book.gpu_run"
 

@@ -10,10 +10,10 @@ Equation 8 charges the recomputed attention three times. Running QKᵀ and the w
 
 from dataclasses import dataclass
 
-from memkit.setup.models import ModelConfig
-from memkit.setup.recipes import PURE_BF16
-from memkit.setup.strategies import RECOMPUTATIONS
-from memkit.setup.training import TrainingSetup
+from memkit.models import ModelConfig
+from memkit.recipes import PURE_BF16
+from memkit.setup import TrainingSetup
+from memkit.strategies import RECOMPUTATIONS
 from memkit.units import as_one_of
 
 VALUE_BYTES, MASK_BYTES = 2, 1

@@ -17,9 +17,9 @@ docs/features/low_precision_training/introduction.
 
 from dataclasses import dataclass
 
-from memkit.formats.dtypes import tensor_bytes
-from memkit.low_precision.scaling import SCALINGS
-from memkit.setup.models import ModelConfig
+from memkit.formats.records import tensor_bytes
+from memkit.low_precision.fp8 import SCALINGS
+from memkit.models import ModelConfig
 from memkit.units import as_one_of
 
 E4M3, E2M1 = "float8_e4m3fn", "float4_e2m1fn"
@@ -87,7 +87,7 @@ def linear_keeps(recipe: str, tokens: int, inputs: int, outputs: int) -> dict[st
 def linear_inputs(model: ModelConfig) -> int:
     """Values that a block's linear layers read for one token: query, key and value share one input, gate and up too.
 
-    >>> from memkit.setup.models import LLAMA_3_8B
+    >>> from memkit.models import LLAMA_3_8B
     >>> linear_inputs(LLAMA_3_8B)    # 4096 + 4096 + 4096 + 14336
     26624
     """

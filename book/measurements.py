@@ -21,15 +21,14 @@ from book.bandwidth import measure_bandwidth, seconds_of
 from book.card_formats import cast_overflows, product_errors, time_products
 from book.driver import ask_driver
 from book.ranks import MAX_RANKS, run_on_ranks
+from memkit.cards import card_by_driver_name
+from memkit.fit import workspace_bytes
 from memkit.formula.estimate import estimate_memory
-from memkit.hardware.cards import card_by_driver_name
-from memkit.hardware.workspaces import workspace_bytes
-from memkit.measuring.gpu import give_back, usable_bytes
-from memkit.measuring.measure import measure_memory
+from memkit.measure import give_back, measure_memory, usable_bytes
+from memkit.models import GPT2_SMALL, LLAMA_32_1B, TINY_GPT2, TINY_LLAMA
 from memkit.program.transformer import training_build
-from memkit.setup.models import GPT2_SMALL, LLAMA_32_1B, TINY_GPT2, TINY_LLAMA
-from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
-from memkit.setup.training import TrainingSetup
+from memkit.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
+from memkit.setup import TrainingSetup
 from memkit.timeline import MemoryTimeline
 from memkit.units import KIB, MIB
 from stepscope.program.job import job_build

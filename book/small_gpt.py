@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from book.loss_scales import FixedScale
+from memkit.models import gpt2_config
 from memkit.program.transformer import Transformer
-from memkit.setup.models import gpt2_config
-from memkit.setup.training import TrainingSetup
+from memkit.setup import TrainingSetup
 from memkit.units import as_one_of
 
 TEXT_FILE = Path(__file__).with_name("paradise_lost.txt")

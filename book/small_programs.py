@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from memkit.program.transformer import training_build
-from memkit.setup.training import TrainingSetup
+from memkit.setup import TrainingSetup
 from memkit.units import as_whole_number
 
 WIDTH, WIDE = 512, 2048

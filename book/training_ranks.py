@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 
 from book.accumulation_ranks import Watched, beside_one_process, own_batches, run_ways
 from book.ranks import Collectives
-from memkit.measuring.measure import measure_memory
-from memkit.setup.models import TINY_LLAMA
-from memkit.setup.training import TrainingSetup
+from memkit.measure import measure_memory
+from memkit.models import TINY_LLAMA
+from memkit.setup import TrainingSetup
 from memkit.timeline import Event, MemoryTimeline
 from stepscope.program.sharded import sharded_build
 from stepscope.setup.layouts import Layout

@@ -4,7 +4,7 @@
 
 Three ways, the safest first. MIG cuts the card in hardware. MPS runs all processes through one server that refuses
 what is above a limit. A fraction is a promise that each process makes to itself. What a chapter needs is what its
-title says; a share must hold that beside CUDA's context, by the rule of ``memkit.hardware.fit``.
+title says; a share must hold that beside CUDA's context, by the rule of ``memkit.fit``.
 
 Source: NVIDIA Multi-Instance GPU user guide, r580, "Supported MIG Profiles"; profile names of H100 NVL, H200 and
 B200 as ``nvidia-smi mig -lgip`` lists them in NVIDIA/mig-parted pulls 101 and 166 and issue 120; NVIDIA Multi-Process
@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from memkit.hardware.cards import CARDS, Card
-from memkit.hardware.fit import CONTEXT_BYTES, planned_room
+from memkit.cards import CARDS, Card
+from memkit.fit import CONTEXT_BYTES, planned_room
 from memkit.units import GIB, MIB, aligned_table, as_one_of, as_whole_number, format_bytes
 
 FOLDER = Path(__file__).resolve().parents[1] / "chapters"

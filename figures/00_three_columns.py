@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from memkit.formula.estimate import estimate_memory
-from memkit.measuring.measure import measure_memory
+from memkit.measure import measure_memory
+from memkit.models import TINY_GPT2
 from memkit.pictures.timeline import compare_figure
 from memkit.program.transformer import training_build
-from memkit.setup.models import TINY_GPT2
-from memkit.setup.training import TrainingSetup
+from memkit.setup import TrainingSetup
 from memkit.tracing.trace import trace_memory
 
 setup = TrainingSetup(model=TINY_GPT2, micro_batch_size=2, seq_len=128, device="cpu")

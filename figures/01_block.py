@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from memkit.formula.activations import Ledger, block_ledger
+from memkit.models import GPT2_LARGE
 from memkit.pictures.colours import OKABE_ITO
 from memkit.pictures.svg import GREY, Chart
-from memkit.setup.models import GPT2_LARGE
-from memkit.setup.recipes import PURE_BF16
-from memkit.setup.training import TrainingSetup
+from memkit.recipes import PURE_BF16
+from memkit.setup import TrainingSetup
 
 KEPT = (
     (

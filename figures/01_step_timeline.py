@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from memkit.formula.estimate import estimate_memory
+from memkit.models import GPT2_SMALL
 from memkit.pictures.timeline import timeline_figure
-from memkit.setup.models import GPT2_SMALL
-from memkit.setup.training import TrainingSetup
+from memkit.setup import TrainingSetup
 
 setup = TrainingSetup(model=GPT2_SMALL, micro_batch_size=4, seq_len=1024)
 title = "GPT-2 small, 4 × 1024 tokens, fp32, AdamW: two training steps"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from book.small_gpt import SMALL_GPT
 from memkit import OptimizerConfig, TrainingSetup, trace_memory, training_build
-from memkit.pictures.over_time import over_time_figure
+from memkit.pictures.timeline import over_time_figure
 
 model = replace(SMALL_GPT, num_layers=4, hidden_size=256, num_heads=8, intermediate_size=1024)
 fused = OptimizerConfig(implementation="fused")

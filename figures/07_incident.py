@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from memkit.hardware.cards import CARDS
-from memkit.pictures.over_time import over_time_figure
+from memkit import models
+from memkit.cards import CARDS
+from memkit.pictures.timeline import over_time_figure
 from memkit.program.transformer import training_build
-from memkit.setup import models
-from memkit.setup.recipes import BF16_MASTER
-from memkit.setup.training import TrainingSetup
+from memkit.recipes import BF16_MASTER
+from memkit.setup import TrainingSetup
 from memkit.tracing.trace import trace_memory
 
 setup = TrainingSetup(

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+from memkit.cards import CARDS
 from memkit.formula.estimate import second_step
-from memkit.hardware.cards import CARDS
+from memkit.models import LLAMA_2_7B
 from memkit.pictures.timeline import choices_figure
-from memkit.setup.models import LLAMA_2_7B
-from memkit.setup.recipes import PURE_BF16, OptimizerConfig
+from memkit.recipes import PURE_BF16, OptimizerConfig
 from stepscope.setup.adapters import AdapterConfig
 from stepscope.setup.job import Job
 from stepscope.widgets.adapter_explorer import WAYS, in_this_way

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from book.exercises.chapter_10 import START
+from memkit.cards import CARDS
 from memkit.formula.estimate import estimate_memory
-from memkit.hardware.cards import CARDS
 from memkit.pictures.timeline import choices_figure
 
 step = estimate_memory(START).for_step(2)

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from memkit.cards import CARDS
 from memkit.formula.states import bytes_per_parameter
-from memkit.hardware.cards import CARDS
 from memkit.pictures.timeline import choices_figure
-from memkit.setup.recipes import ADAMW, BF16_MASTER
+from memkit.recipes import ADAMW, BF16_MASTER
 from memkit.timeline import Instant
 
 COUNT = 70 * 10**9

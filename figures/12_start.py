@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from memkit.hardware.cards import CARDS
+from memkit.cards import CARDS
 from memkit.pictures.timeline import choices_figure
 from memkit.timeline import Instant
 from memkit.units import GIB

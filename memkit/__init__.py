@@ -7,35 +7,39 @@ Reading order, from the bottom; a room imports only what stands above it here, a
 it holds and in which order to read it:
 
 - ``units``: bytes, counts and ratios as text; the only division of bytes
-- ``events``: what happens to memory: blocks are allocated and freed
 - ``timeline``: the one type of the book: what is in memory at named instants, and the events in between
-- ``formats``: number formats: decoding, rounding, blocks
-- ``setup``: what is trained, and how
-- ``hardware``: what it runs on, and whether it fits there
+- ``formats``: number formats: codes and values, rounding, blocks
+- ``models``: a transformer's shape, and the published models as constants
+- ``optimizers``: an optimizer's states, temporaries and class, one record each
+- ``recipes``: precisions and optimizers: which dtype each number of the step has
+- ``strategies``: activation recomputation: which parts of the forward run twice, and the code that asks for it
+- ``setup``: model, recipe, strategy and shape of a step in one record: what each column takes
+- ``cards``: what a card has, and a reader's cap on it
+- ``fit``: whether a step fits there
 - ``formula``: the first column, the step on paper
+- ``recomputation``: what running twice keeps and costs
 - ``low_precision``: training in 16 and 8 bits
 - ``program``: the step in PyTorch
 - ``tracing``: the second column, the step without data
-- ``measuring``: the third column, the step on the machine
-- ``recomputation``: what running twice keeps and costs
-- ``fitting``: a batch in tokens, cut for a card
+- ``measure``: the third column, the step on the machine
+- ``saved_tensors``: what autograd keeps for the backward, tensor by tensor
+- ``batch_plan``: a batch in tokens, cut for a card
 - ``pictures``: charts as text
 - ``widgets``: ipywidgets
 
-To take the package over, read these ten files first, in this order. They make the three columns:
+To take the package over, read these nine files first, in this order. They make the three columns:
 
-1. ``events.py``: what happens to memory
-2. ``timeline.py``: the type that all three columns return
-3. ``setup/training.py``: what is trained
-4. ``formula/operations.py``: a forward as a list: what each operation reads, makes and keeps
-5. ``formula/model.py``: the list of a GPT-2 or a Llama
-6. ``formula/liveness.py``: a walk through the list: when every byte comes and goes
-7. ``formula/estimate.py``: the first column
-8. ``program/transformer.py``: the same model in PyTorch
-9. ``tracing/trace.py``: the second column
-10. ``measuring/measure.py``: the third column
+1. ``timeline.py``: what happens to memory, and the type that all three columns return
+2. ``setup.py``: what is trained
+3. ``formula/operations.py``: a forward as a list: what each operation reads, makes and keeps
+4. ``formula/model.py``: the list of a GPT-2 or a Llama
+5. ``formula/liveness.py``: a walk through the list: when every byte comes and goes
+6. ``formula/estimate.py``: the first column
+7. ``program/transformer.py``: the same model in PyTorch
+8. ``tracing/trace.py``: the second column
+9. ``measure.py``: the third column
 
-Two more are worth opening on the way: ``program/doors.py`` and ``program/log.py``, which trace and measurement share.
+Two more are worth opening on the way: ``program/hooks.py`` and ``program/log.py``, which trace and measurement share.
 
 The names below are the front door: what a reader imports, loaded when it is used. ``import memkit`` itself
 loads neither torch nor numpy nor matplotlib nor ipywidgets.

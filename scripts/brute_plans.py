@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 
-from memkit.hardware.cards import CARDS
-from memkit.hardware.fit import fit_on
-from memkit.setup.models import gpt2_config, llama_config
-from memkit.setup.recipes import OptimizerConfig, Precision
-from memkit.setup.strategies import CORE, NONE, Strategy
+from memkit.cards import CARDS
+from memkit.fit import fit_on
+from memkit.models import gpt2_config, llama_config
+from memkit.recipes import OptimizerConfig, Precision
+from memkit.strategies import CORE, NONE, Strategy
 from memkit.units import GIB
 from stepscope.fitting.optimizers import planned
 from stepscope.fitting.plan import TrainingPlan, plan_of

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import count_parameters
-from memkit.program.transformer import training_build
-from memkit.setup.models import (
+from memkit.models import (
     GPT2_LARGE,
     GPT2_MEDIUM,
     GPT2_SMALL,
@@ -31,8 +30,9 @@ from memkit.setup.models import (
     TINY_LLAMA,
     ModelConfig,
 )
-from memkit.setup.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32, PURE_BF16, OptimizerConfig
-from memkit.setup.training import TrainingSetup
+from memkit.program.transformer import training_build
+from memkit.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32, PURE_BF16, OptimizerConfig
+from memkit.setup import TrainingSetup
 from memkit.timeline import PARTS, Instant, MemoryTimeline
 from memkit.tracing.trace import trace_memory
 from memkit.units import aligned_table, format_bytes, format_count, format_ratio

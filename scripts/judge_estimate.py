@@ -17,7 +17,7 @@ import torch
 from random_setups import random_setup
 
 from memkit.formula.estimate import estimate_memory
-from memkit.setup.strategies import all_strategies
+from memkit.strategies import all_strategies
 from memkit.tracing.trace import trace_memory
 from stepscope.program.job import job_build
 from stepscope.setup.experts import experts_config, num_experts_of

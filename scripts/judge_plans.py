@@ -21,9 +21,9 @@ from pathlib import Path
 
 import torch
 
-from memkit.hardware.cards import CARDS, Card
-from memkit.hardware.fit import fit_on
-from memkit.setup.models import gpt2_config, llama_config
+from memkit.cards import CARDS, Card
+from memkit.fit import fit_on
+from memkit.models import gpt2_config, llama_config
 from memkit.units import GIB, MIB
 from stepscope.fitting.plan import TrainingPlan
 from stepscope.fitting.plan_run import traced

@@ -3,11 +3,11 @@
 import random
 from collections.abc import Mapping
 
-from memkit.setup.models import GPT2, ModelConfig
-from memkit.setup.optimizers import IMPLEMENTATIONS, OPTIMIZERS, Optimizer
-from memkit.setup.recipes import PRECISIONS, TORCH_PRECISIONS, OptimizerConfig
-from memkit.setup.strategies import RECOMPUTATIONS
-from memkit.setup.training import ATTENTIONS, TrainingSetup
+from memkit.models import GPT2, ModelConfig
+from memkit.optimizers import IMPLEMENTATIONS, OPTIMIZERS, Optimizer
+from memkit.recipes import PRECISIONS, TORCH_PRECISIONS, OptimizerConfig
+from memkit.setup import ATTENTIONS, TrainingSetup
+from memkit.strategies import RECOMPUTATIONS
 
 NAMES = ("SGD", "SGD momentum", "AdamW", "Adafactor")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from book.small_gpt import held_out_loss, make_small_gpt, text_batches, train
-from memkit.low_precision.fp8_linear import FP8_RECIPES, Fp8Recipe, convert_to_fp8
+from memkit.low_precision.fp8 import FP8_RECIPES, Fp8Recipe, convert_to_fp8
 
 FILE = Path(__file__).parents[1] / "chapters" / "recordings" / "fp8_training_cpu.json"
 SEEDS, NUM_STEPS, SPIKE_STEP, SPIKE = (0, 1, 2), 300, 150, 64.0

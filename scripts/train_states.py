@@ -17,7 +17,7 @@ import torch
 
 from book.small_gpt import held_out_loss, make_small_gpt, text_batches, train
 from memkit.program.optimizers import make_optimizer
-from memkit.setup.recipes import OptimizerConfig
+from memkit.recipes import OptimizerConfig
 from stepscope.program.optimizers import Lion, Steps
 from stepscope.setup.optimizers import OPTIMIZERS
 

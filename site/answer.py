@@ -15,13 +15,13 @@ from urllib.parse import quote
 
 from PIL import Image  # comes with matplotlib: with 8 colours a card is less than a quarter as large
 
+from memkit import strategies
+from memkit.cards import CARDS, Card
+from memkit.fit import fit_on
 from memkit.formula.estimate import estimate_memory
-from memkit.hardware.cards import CARDS, Card
-from memkit.hardware.fit import fit_on
-from memkit.pictures.twin import png_of
-from memkit.setup import strategies
-from memkit.setup.models import ModelConfig
-from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16, OptimizerConfig
+from memkit.models import ModelConfig
+from memkit.pictures.svg import png_of
+from memkit.recipes import AUTOCAST_BF16, PURE_BF16, OptimizerConfig
 from memkit.units import format_bytes
 from stepscope.setup.adapters import AdapterConfig, linear_layers
 from stepscope.setup.experts import PUBLISHED_MODELS

@@ -1,6 +1,6 @@
 """Values that no record of memkit accepts, each with what its one error must show.
 
-Used by ``tests/memkit/setup/test_training.py``: each raises one clear ``ValueError``.
+Used by ``tests/memkit/test_setup.py``: each raises one clear ``ValueError``.
 """
 
 import math
@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from memkit.setup.models import TINY_GPT2, TINY_LLAMA, ModelConfig
-from memkit.setup.recipes import AUTOCAST_FP16, FP32, PURE_BF16, OptimizerConfig, Precision
-from memkit.setup.training import TrainingSetup
+from memkit.models import TINY_GPT2, TINY_LLAMA, ModelConfig
+from memkit.recipes import AUTOCAST_FP16, FP32, PURE_BF16, OptimizerConfig, Precision
+from memkit.setup import TrainingSetup
 
 VALID = {
     ModelConfig: {"num_layers": 2, "hidden_size": 768, "num_heads": 12, "vocab_size": 1000, "max_seq_len": 1024},

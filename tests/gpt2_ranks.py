@@ -6,8 +6,8 @@ import torch.distributed as dist
 
 from book.ranks import join_group, report
 from book.training_ranks import Way, row_of
-from memkit.setup.models import TINY_GPT2
-from memkit.setup.training import TrainingSetup
+from memkit.models import TINY_GPT2
+from memkit.setup import TrainingSetup
 from stepscope.setup.layouts import Layout
 
 SETUP = TrainingSetup(model=replace(TINY_GPT2, num_layers=1, vocab_size=256), seq_len=64, device="cpu")

@@ -91,8 +91,8 @@ if sys.argv[1:]:
     from stepscope import *
     for room in sys.argv[1:]:
         __import__(room)
-from memkit.setup import models, optimizers, recipes, strategies
-from memkit.hardware.cards import CARDS
+from memkit import models, optimizers, recipes, strategies
+from memkit.cards import CARDS
 from memkit.formats.records import FORMATS
 from memkit.widgets import BatchPlanner, BitExplorer, FrontierExplorer, MemoryExplorer
 found = {"OPTIMIZERS": optimizers.OPTIMIZERS, "IMPLEMENTATIONS": optimizers.IMPLEMENTATIONS,
@@ -120,7 +120,7 @@ def test_the_instrument_changes_none_of_the_kits_tables():
 
 
 def test_the_comparison_of_tables_can_fail(tmp_path, monkeypatch):
-    (tmp_path / "adds_a_precision.py").write_text("from memkit.setup import recipes\nrecipes.PRECISIONS['mine'] = 1\n")
+    (tmp_path / "adds_a_precision.py").write_text("from memkit import recipes\nrecipes.PRECISIONS['mine'] = 1\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (tmp_path, Path(memkit.__file__).parents[1]))))
     before, after = tables(), tables("adds_a_precision")
     assert before != after and {name for name in before if before[name] != after[name]} >= {"PRECISIONS"}
@@ -150,8 +150,8 @@ def test_tab_completes(typed, offered):
     "package, name, file",
     [
         ("memkit", "estimate_memory", "memkit/formula/estimate.py"),
-        ("memkit", "recipes", "memkit/setup/recipes.py"),
-        ("memkit.low_precision", "convert_to_fp8", "memkit/low_precision/fp8_linear.py"),
+        ("memkit", "recipes", "memkit/recipes.py"),
+        ("memkit.low_precision", "convert_to_fp8", "memkit/low_precision/fp8.py"),
         ("book", "doctor", "book/checkup.py"),
     ],
 )

@@ -167,9 +167,9 @@ def test_a_room_loads_only_what_it_may(package, room):
 
 def test_the_rules_of_low_precision_load_no_torch():
     """Formula, pictures and widgets use them; only the layer that follows them is torch's."""
-    rules = ["memkit.low_precision", "memkit.low_precision.autocast", "memkit.low_precision.scaling"]
+    rules = ["memkit.low_precision", "memkit.low_precision.autocast", "memkit.low_precision.fp8"]
     assert heavy_libraries_loaded_by(rules, ROOT) == set()
-    assert heavy_libraries_loaded_by(["memkit.low_precision.fp8_linear"], ROOT) == {"torch"}
+    assert heavy_libraries_loaded_by(["memkit.low_precision.fp8"], ROOT) == {"torch"}
 
 
 @each_room

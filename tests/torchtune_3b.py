@@ -7,8 +7,8 @@ those of ``recipes/configs/llama3_2/3B_qlora_single_device.yaml``.
 import torch
 
 from book.pieces_of_logits import PiecesOfLogits
-from memkit.setup.models import LLAMA_32_3B
-from memkit.setup.recipes import PURE_BF16, OptimizerConfig
+from memkit.models import LLAMA_32_3B
+from memkit.recipes import PURE_BF16, OptimizerConfig
 from stepscope.setup.adapters import AdapterConfig
 from stepscope.setup.job import Job
 

@@ -6,12 +6,12 @@ from numbers import Integral
 
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from book.exercises.answers import whole
+from memkit.cards import CARDS, Card
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import count_parameters
-from memkit.hardware.cards import CARDS, Card
-from memkit.setup.models import LLAMA_2_7B, LLAMA_3_8B, LLAMA_32_1B
-from memkit.setup.recipes import FP32, PURE_BF16, Precision
-from memkit.setup.training import TrainingSetup
+from memkit.models import LLAMA_2_7B, LLAMA_3_8B, LLAMA_32_1B
+from memkit.recipes import FP32, PURE_BF16, Precision
+from memkit.setup import TrainingSetup
 from memkit.units import GIB, format_bytes
 
 CONTEXT_BYTES = 2 * GIB

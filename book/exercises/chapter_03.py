@@ -8,9 +8,9 @@ import torch
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise, names_in
 from book.exercises.training_loops import judge_clipping, judge_loop, near, without_cache, zeroed_first
 from memkit.formula.estimate import estimate_memory
-from memkit.setup.models import LLAMA_3_8B
-from memkit.setup.recipes import AUTOCAST_BF16, FUSED_ADAMW
-from memkit.setup.training import TrainingSetup
+from memkit.models import LLAMA_3_8B
+from memkit.recipes import AUTOCAST_BF16, FUSED_ADAMW
+from memkit.setup import TrainingSetup
 
 # 3.3: a master update
 

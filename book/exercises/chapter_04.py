@@ -7,11 +7,11 @@ from math import ceil
 
 from book.exercises import ChoiceExercise, Feedback, FunctionExercise, JudgedExercise, NumberExercise
 from memkit.formula.activations import block_ledger
-from memkit.recomputation.costs import block_products, saved_products, step_flops
-from memkit.setup.models import GPT2_LARGE, LLAMA_3_8B, llama_config
-from memkit.setup.recipes import PURE_BF16
-from memkit.setup.strategies import FULL, TORCH_NAMES, policy
-from memkit.setup.training import TrainingSetup
+from memkit.models import GPT2_LARGE, LLAMA_3_8B, llama_config
+from memkit.recipes import PURE_BF16
+from memkit.recomputation import block_products, saved_products, step_flops
+from memkit.setup import TrainingSetup
+from memkit.strategies import FULL, TORCH_NAMES, policy
 
 BUDGET_SBH = 18
 SMALL_LLAMA = TrainingSetup(

@@ -5,9 +5,9 @@ import torch
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from book.exercises.answers import whole
 from memkit.formula.estimate import second_step
-from memkit.setup.models import GPT2_MEDIUM
-from memkit.setup.recipes import FUSED_ADAMW
-from memkit.setup.training import TrainingSetup
+from memkit.models import GPT2_MEDIUM
+from memkit.recipes import FUSED_ADAMW
+from memkit.setup import TrainingSetup
 from memkit.units import GIB, format_bytes
 
 CONTEXT_BYTES = GIB // 2

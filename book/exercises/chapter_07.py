@@ -12,9 +12,9 @@ import torch
 
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise, unit_slip
 from book.small_programs import ragged_build
-from memkit.setup import models
-from memkit.setup.recipes import AUTOCAST_BF16
-from memkit.setup.training import TrainingSetup
+from memkit import models
+from memkit.recipes import AUTOCAST_BF16
+from memkit.setup import TrainingSetup
 from memkit.units import GIB, KIB, MIB, format_bytes
 from stepscope.allocator.config import AllocatorConfig
 from stepscope.allocator.snapshot_writer import predicted_snapshot

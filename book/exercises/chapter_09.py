@@ -5,9 +5,9 @@ from functools import cache
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from book.exercises.answers import whole
 from memkit.formula.parameters import block_parameters
-from memkit.setup.models import LLAMA_2_7B
-from memkit.setup.recipes import FUSED_ADAMW
-from memkit.setup.training import TrainingSetup
+from memkit.models import LLAMA_2_7B
+from memkit.recipes import FUSED_ADAMW
+from memkit.setup import TrainingSetup
 from memkit.units import GIB, format_bytes
 from stepscope.setup.layouts import Layout
 from stepscope.sharding.step import estimate_sharded

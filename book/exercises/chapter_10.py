@@ -4,11 +4,11 @@ from dataclasses import replace
 from operator import itemgetter
 
 from book.exercises import ChoiceExercise, Feedback, FunctionExercise, JudgedExercise, NumberExercise
-from memkit.hardware.cards import CARDS
-from memkit.setup.models import GPT2_XL, LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_8B, LLAMA_32_1B
-from memkit.setup.recipes import AUTOCAST_BF16, FUSED_ADAMW, PURE_BF16, OptimizerConfig
-from memkit.setup.strategies import NONE
-from memkit.setup.training import TrainingSetup
+from memkit.cards import CARDS
+from memkit.models import GPT2_XL, LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_8B, LLAMA_32_1B
+from memkit.recipes import AUTOCAST_BF16, FUSED_ADAMW, PURE_BF16, OptimizerConfig
+from memkit.setup import TrainingSetup
+from memkit.strategies import NONE
 from memkit.units import GIB, format_bytes
 from stepscope.fitting.plan import TrainingPlan, plan_of
 from stepscope.setup.adapters import AdapterConfig, linear_layers

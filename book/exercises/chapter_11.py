@@ -4,7 +4,7 @@ from math import ceil
 
 from book.exercises import NumberExercise
 from memkit.formula.parameters import count_parameters
-from memkit.setup.models import LLAMA_2_7B, LLAMA_3_70B
+from memkit.models import LLAMA_2_7B, LLAMA_3_70B
 from memkit.units import GIB
 from stepscope.formula.inference import kv_cache_bytes_per_token
 

@@ -2,7 +2,7 @@
 
 from book.exercises import NumberExercise
 from memkit.formula.parameters import count_parameters
-from memkit.setup.models import LLAMA_3_8B
+from memkit.models import LLAMA_3_8B
 from memkit.units import GIB
 from stepscope.formula.inference import kv_cache_bytes_per_token
 

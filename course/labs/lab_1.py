@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from book.exercises import exercises_of
 from course.labs.tasks import Lab, Prose, Task, needs_three_digits, with_part
-from memkit.hardware.cards import CARDS
+from memkit.cards import CARDS
 
 CHOICES = {
     "parameters": [
@@ -68,7 +68,7 @@ LAB = Lab(
     imports="""from dataclasses import replace
 
 from memkit import CARDS, TrainingSetup, estimate_memory, models
-from memkit.setup.recipes import PURE_BF16
+from memkit.recipes import PURE_BF16
 from memkit.units import GIB""",
     choices=CHOICES,
     tasks=(

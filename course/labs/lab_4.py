@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from book.exercises import exercises_of
 from course.labs.tasks import Lab, Prose, Task
-from memkit.setup import models
+from memkit import models
 
 CHOICES = {
     "layers": [24, 48, 72, 96, 120, 168],

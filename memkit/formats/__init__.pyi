@@ -7,14 +7,8 @@ from .blocks import (
     block_amax as block_amax,
     quantize as quantize,
 )
-from .decoding import (
-    all_values as all_values,
-    decode as decode,
-)
-from .dtypes import (
-    dtype_bits as dtype_bits,
-    tensor_bytes as tensor_bytes,
-)
+from .codes import all_values as all_values, decode as decode
+from .records import dtype_bits as dtype_bits, tensor_bytes as tensor_bytes
 from .reading import (
     CodeReading as CodeReading,
     Nearest as Nearest,
@@ -39,8 +33,4 @@ from .running_sums import (
     running_sum as running_sum,
     sticking_point as sticking_point,
 )
-from .single import (
-    code_fields as code_fields,
-    decode_one as decode_one,
-    encode_one as encode_one,
-)
+from .codes import code_fields as code_fields, decode_one as decode_one, encode_one as encode_one

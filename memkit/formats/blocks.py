@@ -1,10 +1,10 @@
 """Block formats: narrow values that share a scale, so that four or eight bits reach where one value alone
 cannot.
 
-A block of k neighbours is multiplied by one factor m, and what is left is rounded into the element format. The
-reader multiplies back by the **scale**, 1/m: x ~ scale * element. Stored are k elements and one scale: element bits +
-scale bits / k per value. NVFP4's scale is one in E4M3 for the block times one float32 for the whole tensor. All
-arithmetic is float32, as on a card.
+A block of k neighbours is multiplied by one factor m, and what is left is rounded into the element format. The reader
+multiplies back by the **scale**, 1/m: x ~ scale * element. Stored are k elements and one scale: element bits + scale
+bits / k per value. NVFP4's scale is one in E4M3 for the block times one float32 for the whole tensor. All arithmetic
+is float32, as on a card.
 
 How the scale follows from the block's largest magnitude (amax) is a rule of its own, and libraries differ:
 
@@ -27,7 +27,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from memkit.formats.decoding import decode
+from memkit.formats.codes import decode
 from memkit.formats.records import FORMATS, FloatFormat, Format, get_format
 from memkit.formats.rounding import as_real, encode, round_to
 from memkit.units import as_one_of, bytes_of

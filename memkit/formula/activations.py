@@ -1,11 +1,11 @@
 """Activations: what a forward leaves for the backward, tensor by tensor, read off the list of operations.
 
-A formula for activation memory is a sum over tensors, and a ledger writes the sum out: every coefficient is
-made of named lines; a line counts one storage, so that two operations that keep the same storage share one line. Axes
-are written in letters: b micro-batch, s sequence, h hidden size, a heads, k key/value heads, d head size, f
-intermediate size, v vocabulary; ``s↑32`` is s rounded up to a multiple of 32. Which tensors autograd keeps depends on
-the device. CUDA's autocast runs softmax in float32, its dropout keeps one byte a value, its RMSNorm is one kernel; the
-CPU does otherwise.
+A formula for activation memory is a sum over tensors, and a ledger writes the sum out: every coefficient is made of
+named lines; a line counts one storage, so that two operations that keep the same storage share one line. Axes are
+written in letters: b micro-batch, s sequence, h hidden size, a heads, k key/value heads, d head size, f intermediate
+size, v vocabulary; ``s↑32`` is s rounded up to a multiple of 32. Which tensors autograd keeps depends on the device.
+CUDA's autocast runs softmax in float32, its dropout keeps one byte a value, its RMSNorm is one kernel; the CPU does
+otherwise.
 
 Autocast costs memory in three ways. The residual stream stays float32. Every linear layer casts its input for
 itself, so query, key and value keep three copies of one tensor. And the casts of the weights stay until the
@@ -20,11 +20,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from memkit.formats.dtypes import tensor_bytes
-from memkit.formula.additions import model_class_of, model_of
-from memkit.formula.model import Transformer
+from memkit.formats.records import tensor_bytes
+from memkit.formula.model import Transformer, model_class_of, model_of
 from memkit.formula.operations import Graph, Operation, Tensor
-from memkit.setup.training import TrainingSetup
+from memkit.setup import TrainingSetup
 from memkit.units import Printable, Text, aligned_table, format_bytes, on_page, round_up
 
 
@@ -158,8 +157,8 @@ def entries_of(model: Transformer) -> dict[Tensor, Entry]:
 def block_ledger(setup: TrainingSetup) -> Ledger:
     """What one transformer block keeps from forward to backward, its recomputation taken into account.
 
-    >>> from memkit.setup.models import GPT2_LARGE
-    >>> from memkit.setup.recipes import PURE_BF16
+    >>> from memkit.models import GPT2_LARGE
+    >>> from memkit.recipes import PURE_BF16
     >>> setup = TrainingSetup(
     ...     model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, attention="stored", dropout=0.1
     ... )
@@ -193,8 +192,8 @@ def activation_bytes(setup: TrainingSetup) -> int:
     """Bytes of activations in memory when the backward starts, L · block + outside, as the device rounds
     them.
 
-    >>> from memkit.setup.models import LLAMA_3_8B
-    >>> from memkit.setup.recipes import PURE_BF16
+    >>> from memkit.models import LLAMA_3_8B
+    >>> from memkit.recipes import PURE_BF16
     >>> activation_bytes(TrainingSetup(model=LLAMA_3_8B, precision=PURE_BF16, seq_len=8192)) // 2**20  # MiB
     44154
     """

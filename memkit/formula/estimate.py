@@ -14,17 +14,16 @@ from itertools import chain, count, groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from memkit.events import PARTS, Event, Events, play
-from memkit.formula import gradients
-from memkit.formula.additions import model_of
+from memkit.formula import update
 from memkit.formula.liveness import FREED, Recorder, Segment
+from memkit.formula.model import model_of
 from memkit.formula.parameters import times_of
 from memkit.formula.run import Run, run_of
-from memkit.setup.models import ModelConfig
-from memkit.setup.recipes import OptimizerConfig
-from memkit.setup.strategies import NONE
-from memkit.setup.training import TrainingSetup
-from memkit.timeline import MAX_STEPS, Instant, MemoryTimeline
+from memkit.models import ModelConfig
+from memkit.recipes import OptimizerConfig
+from memkit.setup import TrainingSetup
+from memkit.strategies import NONE
+from memkit.timeline import MAX_STEPS, PARTS, Event, Events, Instant, MemoryTimeline, play
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number
 
 
@@ -79,7 +78,7 @@ def run_micro_batch(
     )
     backwards = [run.backward(setup, walk, each, makes_states) for each in accumulates]
     return [
-        MicroBatch(forward, usages_of(backward), first_gradient, loss, usages_of(gradients.freed(backward)))
+        MicroBatch(forward, usages_of(backward), first_gradient, loss, usages_of(update.freed(backward)))
         for backward in backwards
     ]
 

@@ -2,7 +2,8 @@
 
 In the forward a tensor stays until its last use in the list, and longer if an operation keeps it. In the backward each
 operation in turn makes the gradients of its inputs while the gradient of its output and the tensors it kept are still
-there, and only then lets both go. That overlap is the transient of every backward. Two more rules shape it:
+there, and only then lets both go. That overlap is the transient of every backward. Two more rules shape it
+(``operations_table`` and ``walk_table`` print list and walk):
 
 - a second gradient of one tensor is added into the first, in place where nothing else holds the first;
 - the first operation of a checkpointed region that needs a kept tensor has the whole region run again.
@@ -12,12 +13,12 @@ torch/utils/checkpoint.py, torch 2.13.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from operator import attrgetter
 
-from memkit.formula.operations import SAME, Operation, Region, Summed, Tensor
+from memkit.formula.operations import SAME, Graph, Operation, Region, Summed, Tensor
 
 BORN, FREED, FINISHED = 1, -1, 0
 """What an event says of a block. ``FINISHED``: it is the whole gradient of a parameter, and the backward is done with
@@ -270,3 +271,64 @@ def name_activations(events: Iterable[tuple[Block, int]]) -> None:
     for block, sign in events:
         if sign == BORN and block.holders and block.part == "temporary" and not block.is_cast:
             block.part = "activations"
+
+
+def operations_table(graph: Graph, unit: int | None = None) -> str:
+    """The operations of a unit, or of all. Views, which make nothing, are left out.
+
+    ``gone``: in the backward of that line, whose operation is the last to need it, or after it in the forward; a cast
+    that autocast remembers and nobody keeps goes when autocast is left.
+    """
+    graph.find_last_uses()
+    number, numbers, last, keeper = 0, {}, {}, {}
+    for op in graph.operations:
+        if unit in (None, op.unit):
+            number += not op.is_view
+            numbers[op] = number
+            last |= dict.fromkeys(op.last_uses, number)
+            for x in op.keeps if op.region is None else ():
+                keeper.setdefault(x.base, number)
+    rows = [["", "module", "operation", "reads", "makes", "bytes", "keeps", "gone"]]
+    for op, number in numbers.items():
+        if not op.is_view:
+            last_line = "with autocast" if op.is_remembered else "after {}"
+            gone = [f"backward of {keeper[x]}" if x in keeper else last_line.format(last.get(x, "…")) for x in op.makes]
+            reads, makes, *more = (", ".join(dict.fromkeys(map(str, x))) for x in (op.reads, op.makes, op.keeps, gone))
+            size = f"{sum(x.num_bytes for x in op.makes):,}"
+            rows.append([str(number), op.where, op.kind, reads, makes, size, *more])
+    return in_columns(rows, "<<<<<><<")
+
+
+def walk_table(walk: Walk, unit: int) -> str:
+    """What each operation of a unit makes and frees, and what is there meanwhile, weights left out."""
+    level, rows = 0, [["", "module", "operation", "makes", "frees", "highest", "after it"]]
+    for way, segments in (("→", walk.forward), ("←", walk.backward)):
+        for segment in segments:
+            for (op, where), steps in groupby(by_operation(segment), lambda step: step[:2]):
+                made = freed = 0
+                highest = level
+                for *_, block, sign in steps:
+                    level += sign * block.num_bytes
+                    highest = max(highest, level)
+                    made += block.num_bytes * (sign == BORN)
+                    freed += block.num_bytes * (sign < 0)
+                if segment.unit == unit and made + freed:
+                    rows.append([way, where, op, *(f"{each:,}" for each in (made, freed, highest, level))])
+    return in_columns(rows, "<<<>>>>")
+
+
+def by_operation(segment: Segment) -> Iterator[tuple[str, str, Block, int]]:
+    """Events, each with the operation that was the last to make something."""
+    op = where = ""
+    for block, sign in segment.events:
+        if sign == BORN:
+            op, where = block.op, block.where
+        yield op, where, block, sign
+
+
+def in_columns(rows: Sequence[Sequence[str]], sides: str) -> str:
+    """Rows of text, each column flush left (``<``) or right; the first row is the header."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    formats = [f"{side}{width}" for side, width in zip(sides, widths, strict=True)]
+    lines = ["  ".join(map(format, row, formats)).rstrip() for row in rows]
+    return "\n".join([lines[0], "─" * max(map(len, lines)), *lines[1:]])

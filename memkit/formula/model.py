@@ -1,18 +1,23 @@
 """The list of operations of ``memkit.program.transformer``, from the token ids to the loss.
 
-Read it beside that module: a method here writes what the module of that name there runs. Each call of ``graph.op`` says
-what PyTorch's operation keeps for its backward: a linear layer its input and its weight, a product both factors, an
-addition nothing. Under ``scope`` a method's arguments, and what it says it ``bind``s, are held until it returns, as the
-names of the real function are.
+Read it beside that module: a method here writes what the module of that name there runs. Each call of ``graph.op``
+says what PyTorch's operation keeps for its backward: a linear layer its input and its weight, a product both factors,
+an addition nothing. Under ``scope`` a method's arguments, and what it says it ``bind``s, are held until it returns, as
+the names of the real function are.
 
 Most of the small lines of attention are layout. A projection gives [b, s, a·d], the core wants [b, a, s, d]. Seen as a
 view that costs nothing, but a batched matrix product (bmm) wants [b·a, s, d] in one piece, and then it is a copy.
+
+``model_of`` puts together what a setup asks for: a transformer, and each addition that is asked for. An addition is a
+subclass of ``Transformer`` that writes or walks the list in another way: RMSNorm in single operations, the CPU's
+rules. Another package adds its own with ``addition``; the formula itself names none of those.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import groupby
 
-from memkit.formats.dtypes import dtype_bits, tensor_bytes
+from memkit.formats.records import dtype_bits, tensor_bytes
 from memkit.formula.kernels import (
     Stages,
     efficient_backward_buffers,
@@ -21,19 +26,12 @@ from memkit.formula.kernels import (
     row_sum_buffers,
     sum_buffers,
 )
-from memkit.formula.liveness import Walk
+from memkit.formula.liveness import Walk, operations_table
 from memkit.formula.operations import NEW, SAME, Graph, Region, Summed, Tensor, scope
-from memkit.formula.parameters import (
-    Parameter,
-    block_parameters,
-    embedding_parameters,
-    model_axes,
-    output_parameters,
-)
-from memkit.formula.tables import operations_table
-from memkit.setup.models import ModelConfig
-from memkit.setup.strategies import Strategy
-from memkit.setup.training import TrainingSetup
+from memkit.formula.parameters import Parameter, block_parameters, embedding_parameters, model_axes, output_parameters
+from memkit.models import ModelConfig
+from memkit.setup import TrainingSetup
+from memkit.strategies import Strategy
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, round_up
 
 HEADS, SCORES = "b a s d", "b a s s"
@@ -75,8 +73,8 @@ def units_of(
     The first ``num_first`` and the last are never joined with others, for their backward frees other tensors: the first
     is the last to need the tables that all share, and the last one's output goes to the final norm.
 
-    >>> from memkit.setup.models import GPT2_SMALL
-    >>> from memkit.setup.strategies import every
+    >>> from memkit.models import GPT2_SMALL
+    >>> from memkit.strategies import every
     >>> units_of(every(2), GPT2_SMALL)[1]
     (4, ((('gelu',), True), (('gelu',), False)))
     """
@@ -481,3 +479,131 @@ class Transformer:
             return self.graph.view("view", x)
         copied = f"{name}, copied for bmm" if name in PROJECTIONS else name
         return self.graph.op("clone", [x], HEADS, name=copied, ways=(SAME,))
+
+
+class WithNormInSteps(Transformer):
+    """A transformer whose RMSNorm is many operations."""
+
+    @scope
+    def normalised(self, x: Tensor, weights: list[Tensor], label: str) -> Tensor:
+        """x / √(mean x² + ε), times a weight for each column; torch's composite casts back after it, ours before."""
+        (weight,) = weights
+        graph, is_composite = self.graph, self.setup.uses_fused_norm
+        normalised, wide, inverse = self.divide_by_rms(x, weight.count, label)
+        factor = normalised if is_composite else graph.cast(normalised, x.dtype, f"{label} normalised")
+        factors, wider = [weight, factor], weight.dtype if weight.dtype == "float32" else factor.dtype
+        out = graph.op(
+            "mul", factors, x.axes, wider, name=f"{label} output", by="mul by the weight", keeps=factors,
+            ways=(self.summed_rows(x.count // weight.count, weight.count, is_product=True), NEW),
+        )
+        self.copy_for_loop(sum(tensor_bytes(each.count, wider) for each in factors if each.dtype != wider))
+        graph.hold(normalised, factor)
+        if is_composite:  # C++ holds both factors longer; Python binds the name of x anew
+            graph.hold(wide)
+            graph.bind(inverse)
+            out = graph.cast(out, x.dtype, f"{label} output")
+        return out
+
+    def divide_by_rms(self, x: Tensor, width: int, label: str) -> tuple[Tensor, Tensor, Tensor]:
+        """x / √(mean x² + ε) in float32, one tensor a step; and its two factors, x and 1 / √."""
+        graph, rows = self.graph, f"{x.axes.rpartition(' ')[0]} 1"
+        along = self.along_rows(x.count // width, width)
+        wide = graph.cast(x, "float32")
+        # The backward of a power computes exponent · x^(exponent - 1) in two temporaries.
+        scratch_bytes = 2 * self.rounded(wide.num_bytes)
+        square = graph.op("pow", [wide], x.axes, keeps=[wide], scratch_bytes=scratch_bytes)
+        mean = graph.op("mean", [square], rows)
+        if along:
+            graph.scratch(along)
+            graph.hold(square)
+        inverse = graph.op("rsqrt", [mean], rows, name=f"{label} 1/rms", out_by="rsqrt")
+        factors, ways = [wide, inverse], (NEW, Summed(along, is_product=True))
+        out = graph.op("mul", factors, x.axes, name=f"{label} normalised", keeps=factors, ways=ways)
+        return out, wide, inverse
+
+
+RANDOM_STATE_BYTES = 5056
+"""The state of the CPU's random number generator (``torch.get_rng_state()``), which every checkpoint keeps."""
+
+
+class OnCPU(Transformer):
+    """A transformer on the CPU: its allocator does not round, its kernels take nothing, its autocast widens nothing."""
+
+    block_bytes, random_state_bytes, seeds = 1, RANDOM_STATE_BYTES, ()
+
+    @classmethod
+    def axis_sizes(cls, setup: TrainingSetup) -> dict[str, int]:
+        return super().axis_sizes(setup) | {str(RANDOM_STATE_BYTES): RANDOM_STATE_BYTES}
+
+    @property
+    def statistics_dtype(self) -> str:
+        """Of a LayerNorm; its RMSNorm has no kernel."""
+        return self.weight_dtype
+
+    def highest(self, stages: Stages) -> int:
+        """Buffers of CUDA's kernels."""
+        return 0
+
+    def mask_dtype(self, x: Tensor) -> str:
+        """Dropout keeps a factor for each value."""
+        return x.dtype
+
+    def copy_for_loop(self, num_bytes: int) -> None:
+        """The CPU's loop takes one dtype: what has another is copied."""
+        self.graph.scratch(num_bytes)
+
+    @scope
+    def softmax(self, kind: str, x: Tensor, name: str, is_wide: bool = False) -> Tensor:
+        """softmax or log_softmax, in its input's dtype."""
+        wide = self.graph.cast(x, "float32" if is_wide else x.dtype)
+        return self.graph.op(kind, [wide], x.axes, wide.dtype, name=name, out_by=kind)
+
+    @scope
+    def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Autocast casts for all of it, CUDA's for log_softmax alone."""
+        return super().cross_entropy(self.graph.cast(logits, "float32") if self.autocast else logits, targets)
+
+
+ADDITIONS: list[tuple[type[Transformer], Callable[[TrainingSetup], bool]]] = [
+    (OnCPU, lambda setup: setup.device == "cpu"),
+    (
+        WithNormInSteps,
+        lambda setup: setup.model.norm == "rmsnorm" and not (setup.uses_fused_norm and setup.device == "cuda"),
+    ),
+]
+"""Each with the setups that get it, beside others that they ask for."""
+
+
+def addition(is_asked_for: Callable[[TrainingSetup], bool]) -> Callable[[type], type]:
+    """For a subclass of ``Transformer``: the setups for which this holds get it."""
+
+    def add(kind: type[Transformer]) -> type[Transformer]:
+        ADDITIONS.append((kind, is_asked_for))
+        return kind
+
+    return add
+
+
+@lru_cache
+def _with_additions(kinds: tuple[type[Transformer], ...]) -> type[Transformer]:
+    """A transformer with all of them."""
+    return type("Model", (*kinds, Transformer), {}) if kinds else Transformer
+
+
+def model_class_of(setup: TrainingSetup) -> type[Transformer]:
+    """A transformer with the additions that a setup asks for."""
+    return _with_additions(tuple(kind for kind, is_asked_for in ADDITIONS if is_asked_for(setup)))
+
+
+def model_of(setup: TrainingSetup, is_whole: bool = False) -> Transformer:
+    """The list of a setup's operations; ``table()`` prints it.
+
+    >>> from memkit.models import TINY_GPT2
+    >>> model = model_of(TrainingSetup(model=TINY_GPT2, seq_len=64))
+    >>> for line in model.table(unit=1).splitlines()[2:5]:
+    ...     print(line[:63].rstrip())
+    1   blocks.0.norm_1     layer_norm  norm 1 input, weight, bias
+    2   blocks.0.attention  addmm       norm 1 output, weight, bias
+    3   blocks.0.attention  attention   query, key and value, one s
+    """
+    return model_class_of(setup)(setup, is_whole)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from typing import NamedTuple
 
-from memkit.formats.dtypes import tensor_bytes
+from memkit.formats.records import tensor_bytes
 from memkit.formula.parameters import Parameter
 
 bytes_of = lru_cache(maxsize=4096)(tensor_bytes)

@@ -1,8 +1,8 @@
 """How many parameters a model has, tensor by tensor.
 
-This is where a model's matrices are decided: the formula's list of operations reads here which there are and how large.
-The list has the order and the names of ``memkit.program.transformer``'s ``named_parameters()``: the two can
-be compared line by line. A tied head is no tensor of its own: it is the token embedding under a second name.
+This is where a model's matrices are decided: the formula's list of operations reads here which there are and how
+large. The list has the order and the names of ``memkit.program.transformer``'s ``named_parameters()``: the two can be
+compared line by line. A tied head is no tensor of its own: it is the token embedding under a second name.
 
 For a GPT-2 style model with h = hidden size, L = layers, v = vocabulary, s = positions the list sums to::
 
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from memkit.setup.models import ModelConfig
+from memkit.models import ModelConfig
 
 PARAMETER_KINDS = ("embedding", "attention", "mlp", "norm", "head")
 """Where a parameter sits. A tied head's weight is an ``embedding``, once."""
@@ -141,7 +141,7 @@ def times_of(config: ModelConfig, name: str) -> int:
 def count_parameters(config: ModelConfig) -> int:
     """Parameters of the model, every tensor counted once.
 
-    >>> from memkit.setup.models import GPT2_SMALL, LLAMA_3_8B
+    >>> from memkit.models import GPT2_SMALL, LLAMA_3_8B
     >>> count_parameters(GPT2_SMALL), count_parameters(LLAMA_3_8B)
     (124439808, 8030261248)
     """
@@ -151,7 +151,7 @@ def count_parameters(config: ModelConfig) -> int:
 def count_by_kind(config: ModelConfig) -> dict[str, int]:
     """Parameters by ``PARAMETER_KINDS``. Blocks of a kind are alike, so one is counted and multiplied.
 
-    >>> from memkit.setup.models import LLAMA_2_7B
+    >>> from memkit.models import LLAMA_2_7B
     >>> {kind: round(count / 1e6) for kind, count in count_by_kind(LLAMA_2_7B).items()}
     {'embedding': 131, 'attention': 2147, 'mlp': 4329, 'norm': 0, 'head': 131}
     """

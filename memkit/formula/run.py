@@ -8,11 +8,11 @@ type of the setup.
 from collections.abc import Callable
 from functools import singledispatch
 
-from memkit.formula import gradients
+from memkit.formula import update
 from memkit.formula.liveness import Block, Recorder, Segment, Walk
-from memkit.formula.optimizer import write_states, write_update, write_weights
 from memkit.formula.parameters import parameter_ledger
-from memkit.setup.training import TrainingSetup
+from memkit.formula.update import write_states, write_update, write_weights
+from memkit.setup import TrainingSetup
 
 
 class Run:
@@ -84,9 +84,9 @@ class Run:
         ``accumulates``: earlier micro-batches left gradients, which are added to.
         """
         if accumulates:
-            return gradients.added(walk.backward)
+            return update.added(walk.backward)
         use = self.use(setup, makes_states)
-        return gradients.kept(walk.backward, walk.block_bytes, self.gradient_dtypes(setup), use)
+        return update.kept(walk.backward, walk.block_bytes, self.gradient_dtypes(setup), use)
 
 
 PLAIN = Run()

@@ -19,10 +19,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 
-from memkit.formats.dtypes import tensor_bytes
+from memkit.formats.records import tensor_bytes
 from memkit.formula.parameters import Parameter, distinct_parameters, parameter_ledger
-from memkit.setup.models import ModelConfig
-from memkit.setup.recipes import OptimizerConfig, Precision
+from memkit.models import ModelConfig
+from memkit.recipes import OptimizerConfig, Precision
 from memkit.units import as_whole_number
 
 
@@ -97,8 +97,8 @@ def state_ledger(config: ModelConfig, precision: Precision, optimizer: Optimizer
 def state_bytes(config: ModelConfig, precision: Precision, optimizer: OptimizerConfig) -> dict[str, int]:
     """Bytes of the model states by part, before rounding, without what the host's memory holds (torch's ``step``).
 
-    >>> from memkit.setup.models import GPT2_SMALL
-    >>> from memkit.setup.recipes import ADAMW, FP32
+    >>> from memkit.models import GPT2_SMALL
+    >>> from memkit.recipes import ADAMW, FP32
     >>> state_bytes(GPT2_SMALL, FP32, ADAMW)
     {'weights': 497759232, 'gradients': 497759232, 'optimizer_states': 995518464}
     """
@@ -120,7 +120,7 @@ def bytes_per_parameter(
 
     Scalars, such as ``step``, are left out: there is one for each tensor.
 
-    >>> from memkit.setup.recipes import ADAMW, BF16_MASTER
+    >>> from memkit.recipes import ADAMW, BF16_MASTER
     >>> addends = bytes_per_parameter(BF16_MASTER, ADAMW)
     >>> addends
     {'weight': 2.0, 'gradient': 2.0, 'master weight': 4.0, 'exp_avg': 4.0, 'exp_avg_sq': 4.0}

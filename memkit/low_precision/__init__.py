@@ -7,9 +7,7 @@ Reading order:
 - ``autocast``: the policies of CUDA's autocast, operation by operation
 - ``loss_scaling``: what FP16 makes of gradients at each scale
 - ``sixteen_bit_adamw``: a master copy, or Kahan's sum: AdamW on weights of 16 bits
-- ``scaling``: amax to factor: per tensor, row and block, MX and NVFP4, current and delayed
-- ``casts``: a matrix in eight or four bits as tensors on its device, and its product
-- ``fp8_linear``: a linear layer whose three products take numbers of eight or four bits
+- ``fp8``: factor, cast, product and layer in eight or four bits
 """
 
 from memkit import front_door

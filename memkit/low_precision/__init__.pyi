@@ -6,10 +6,8 @@ from .autocast import (
     LOWER_PRECISION as LOWER_PRECISION,
     PROMOTE as PROMOTE,
 )
-from .casts import (
-    cast_to as cast_to,
-)
-from .fp8_linear import (
+from .fp8 import cast_to as cast_to
+from .fp8 import (
     FP8_RECIPES as FP8_RECIPES,
     Fp8Linear as Fp8Linear,
     Fp8Recipe as Fp8Recipe,
@@ -19,9 +17,9 @@ from .loss_scaling import (
     ScaledGradients as ScaledGradients,
     scale_gradients as scale_gradients,
 )
-from .scaling import (
-    SCALINGS as SCALINGS,
+from .fp8 import (
     DelayedScale as DelayedScale,
+    SCALINGS as SCALINGS,
     factors_from as factors_from,
     relative_error as relative_error,
     scale_to as scale_to,

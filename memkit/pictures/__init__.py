@@ -6,13 +6,11 @@ It is a ``Chart``: text, which a page draws. Loads neither torch nor matplotlib.
 
 Reading order:
 
-- ``twin``: pixels of a picture, for viewers that draw no SVG
 - ``colours``: one colour and one hatch for everything that has a name
-- ``svg``: a chart of rectangles, lines and words
+- ``svg``: a chart of rectangles, lines and words, and its twin in pixels
 - ``axes``: scales and round ticks
 - ``bars``: stacked bars from a table, standing or lying
-- ``timeline``: instants as bars: a step, choices with a card's line, three columns
-- ``over_time``: every allocation of a step in order, stacked by part
+- ``timeline``: a step's instants as bars, and every allocation of it in order
 - ``planes``: strategies and plans on planes of bytes and time
 - ``bits``: one code, bit by bit, and a number in many formats
 """

@@ -7,7 +7,7 @@ from .bars import (
 )
 from .bits import bit_figure as bit_figure
 from .colours import COLOUR as COLOUR
-from .over_time import over_time_figure as over_time_figure
+from .timeline import over_time_figure as over_time_figure
 from .svg import Chart as Chart
 from .timeline import (
     choices_figure as choices_figure,

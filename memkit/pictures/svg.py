@@ -5,17 +5,50 @@ handout and a page without a kernel. Ink is the page's own text colour (``curren
 it, so a picture follows a light or a dark page. Nothing is told by colour alone: what has a colour has a hatch, a mark
 or a name too. Bytes, line and part of a mark stand in its ``<title>``, which a browser shows under the pointer without
 any script, and in ``data-`` attributes, by which a panel knows what was clicked.
+
+``png_of`` is the twin in pixels of a picture, for viewers that draw no SVG: GitHub, a notebook that nobody has trusted
+yet. ``resvg-py`` is one wheel without dependencies; where it is missing a picture has no twin, and its words say what
+it shows. The font is DejaVu Sans, which matplotlib carries, so that the pixels are the same on every machine.
 """
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from html import escape
+from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
 from zlib import crc32
 
 from memkit.pictures.colours import HATCHES
-from memkit.pictures.twin import png_of
+
+
+@cache
+def fonts() -> tuple[str, ...]:
+    """The files of DejaVu Sans beside matplotlib; none without it."""
+    spec = find_spec("matplotlib")
+    folder = Path(spec.origin).parent / "mpl-data" / "fonts" / "ttf" if spec else Path()
+    return tuple(str(folder / name) for name in ("DejaVuSans.ttf", "DejaVuSans-Bold.ttf") if (folder / name).exists())
+
+
+def png_of(svg: str, zoom: float = 1.0) -> bytes | None:
+    """An SVG as a PNG on white, ``zoom`` times its size; ``None`` without ``resvg-py``."""
+    try:
+        from resvg_py import svg_to_bytes
+    except ImportError:
+        return None
+    return bytes(
+        svg_to_bytes(
+            svg_string=svg,
+            background="#ffffff",
+            zoom=zoom,
+            skip_system_fonts=bool(fonts()),
+            font_files=list(fonts()),
+            font_family="DejaVu Sans",
+            sans_serif_family="DejaVu Sans",
+        )
+    )
+
 
 INK, GREY, FAINT = 1.0, 0.72, 0.2
 """Shades: shares of the page's ink. Words in ``GREY`` stand at 7 : 1 on white and on JupyterLab's dark ground."""

@@ -5,9 +5,8 @@ The description that is traced and measured, written without a look at the formu
 Reading order:
 
 - ``log``: from a log of allocations to the parts and instants of a step
-- ``doors``: following a program from outside: its phase, its weights, its states
-- ``as_before``: torch as it was before a program, however it ended
-- ``strategies``: blocks that run twice, by any strategy
+- ``hooks``: following a program from outside: its phase, its weights, its states
+- ``checkpointing``: blocks that run twice, by any strategy
 - ``optimizers``: the optimizer of a setup: torch's, or one that keeps copies of 16-bit weights
 - ``transformer``: GPT-2 and Llama in one small module, and their training step
 """

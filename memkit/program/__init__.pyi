@@ -1,6 +1,6 @@
 """The names that this room offers: its door and an editor read this list."""
 
-from .doors import run_steps as run_steps
+from .hooks import run_steps as run_steps
 from .log import (
     Log as Log,
     timeline_of as timeline_of,
@@ -9,7 +9,7 @@ from .optimizers import (
     make_optimizer as make_optimizer,
     make_step_optimizer as make_step_optimizer,
 )
-from .strategies import saving_policy as saving_policy
+from .checkpointing import saving_policy as saving_policy
 from .transformer import (
     Block as Block,
     Transformer as Transformer,

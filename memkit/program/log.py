@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from memkit.events import Event, Events
-from memkit.timeline import Instant, MemoryTimeline
+from memkit.timeline import Event, Events, Instant, MemoryTimeline
 
 ALWAYS_SHOWS_PEAK = ("forward", "backward", "optimizer")
 

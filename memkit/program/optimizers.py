@@ -1,6 +1,6 @@
 """The optimizer of a setup: torch's own, or ``SixteenBitAdamW`` where the precision needs copies of the weights.
 
-Which class it is and what it takes stands in its record in ``memkit.setup.optimizers``.
+Which class it is and what it takes stands in its record in ``memkit.optimizers``.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from memkit.low_precision.sixteen_bit_adamw import SixteenBitAdamW
-from memkit.setup.optimizers import Optimizer
-from memkit.setup.recipes import OptimizerConfig
-from memkit.setup.training import TrainingSetup
+from memkit.optimizers import Optimizer
+from memkit.recipes import OptimizerConfig
+from memkit.setup import TrainingSetup
 
 
 def make_optimizer(config: OptimizerConfig, parameters: Iterable, lr: float = 3e-4) -> torch.optim.Optimizer:

@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from memkit.models import ModelConfig
+from memkit.program.checkpointing import run_again, stages_of
 from memkit.program.optimizers import make_step_optimizer
-from memkit.program.strategies import run_again, stages_of
-from memkit.setup.models import ModelConfig
-from memkit.setup.strategies import Strategy
-from memkit.setup.training import TrainingSetup
+from memkit.setup import TrainingSetup
+from memkit.strategies import Strategy
 from memkit.units import as_one_of
 
 SDPA_BACKENDS = {

@@ -5,15 +5,11 @@ CUDA would do otherwise is played: other kernels, autocast, buffers. Loads torch
 
 Reading order:
 
-- ``scratch``: scratch of attention's backward, sums, scatters and products, and copies of factors
 - ``shapes``: tensors that have a shape and no values: what a program may ask of them, and what it may not
+- ``kernels``: CUDA's kernels: which attention runs, and what each takes for its own work
 - ``cpu``: the CPU's rules
-- ``cuda_kernels``: CUDA's attention kernels, and kernels that ``meta`` lacks
 - ``cuda``: CUDA's rules: dispatch, autocast, dropout
-- ``in_place``: operations that write over their first argument
-- ``left_out``: operations that take more than a trace knows
-- ``lines``: which line of the program asked for memory
-- ``trace``: ``trace_memory``: every allocation of a step
+- ``trace``: ``trace_memory``: every allocation of a step, and the line that asked for it
 - ``flops``: FLOPs as torch's own counter sees them
 """
 

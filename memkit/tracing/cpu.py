@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memkit.program.as_before import torch_as_before
-from memkit.tracing.scratch import PRODUCTS, copied_factors
+from memkit.program.hooks import torch_as_before
+from memkit.tracing.kernels import PRODUCTS, copied_factors
 from memkit.tracing.shapes import ShapesOnly, shapes_only
 
 aten = torch.ops.aten

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from memkit.program.doors import run_steps
+from memkit.program.hooks import run_steps
 from memkit.program.transformer import strategy_build
-from memkit.setup.strategies import Strategy
-from memkit.setup.training import TrainingSetup
+from memkit.setup import TrainingSetup
+from memkit.strategies import Strategy
 from memkit.tracing.cuda import pretend_cuda
 
 aten = torch.ops.aten

@@ -5,37 +5,150 @@ dtype only. A ``TorchDispatchMode`` sees every operation that torch runs, in the
 too, and notes each new storage; a weak reference to the storage tells when Python or autograd let it go. So what
 is kept for the backward is decided by autograd itself. A model of 70 billion parameters needs a laptop and seconds.
 
-A dispatch mode sees no scratch, which a kernel takes and gives back inside one operation. ``SCRATCH`` knows
-CUDA's, ``cpu`` what a transformer's step copies on a CPU.
+A dispatch mode sees no scratch, which a kernel takes and gives back inside one operation. ``SCRATCH`` knows CUDA's,
+``cpu`` what a transformer's step copies on a CPU. ``LeftOut`` names the operations that take more than is known of
+them: on a card a library decides by itself, by card and version, what it takes beside an operation's results. Its
+words stand beside the number. ``Lines`` finds the program's line that asked for memory, the ``where`` of each event.
 """
 
+import contextlib
+import linecache
 import sys
 import weakref
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from types import CodeType
 
 import torch
 from torch import Tensor
 from torch._subclasses import fake_tensor as fake
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memkit.program.doors import PLAIN, OutsideBuild, run_steps, tensors_in
+from memkit.program.hooks import PLAIN, OutsideBuild, line_of, run_steps, tensors_in
 from memkit.program.log import Log, timeline_of
-from memkit.setup.training import DEVICES
+from memkit.setup import DEVICES
 from memkit.timeline import MAX_STEPS, MemoryTimeline
-from memkit.tracing.cpu import as_laid_out, fake_cpu
+from memkit.tracing.cpu import PRODUCTS, as_laid_out, fake_cpu, is_of_a_transformer
 from memkit.tracing.cuda import pretend_cuda
-from memkit.tracing.cuda_kernels import HOST_OUTPUTS
-from memkit.tracing.in_place import REUSES_FIRST_ARGUMENT, holds_bytes, is_dense, is_engines_sum
-from memkit.tracing.left_out import CUDA_LIBRARIES, LeftOut
-from memkit.tracing.lines import ENGINE, Lines
-from memkit.tracing.scratch import BY_NAME, SCRATCH, bytes_of_loss
-from memkit.tracing.shapes import NeedsValues
+from memkit.tracing.kernels import BY_NAME, HOST_OUTPUTS, SCRATCH, bytes_of_loss
+from memkit.tracing.shapes import REUSES_FIRST_ARGUMENT, NeedsValues, holds_bytes, is_dense, is_engines_sum
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
 
+ENGINE = torch.autograd.graph._engine_run_backward.__code__
+"""The frame below a backward's operations, which have no line: they belong to a line of the forward."""
+
+FOREIGN = (str(Path(torch.__file__).parent), contextlib.__file__, "<")
+OWN_FILES = {str(path) for path in Path(__file__).parent.glob("*.py")} | {
+    str(Path(__file__).parents[1] / name) for name in ("program/doors.py",)
+}
+
+
+class Lines:
+    """The program's lines by the number that autograd gave their operation; ``top`` is where the program is called.
+
+    ``texts`` has what stands on each line, for the film of a step.
+    """
+
+    def __init__(self, top: CodeType):
+        self.top = top
+        self.of_forward: dict[int, str] = {}
+        self.texts: dict[str, str] = {}
+        self.foreign_files = set(OWN_FILES)
+
+    def of(self, frame) -> str:
+        """The program's own line that asked; in a backward, the line of the forward that it belongs to."""
+        if frame.f_code is ENGINE:
+            node = torch._C._current_autograd_node()
+            if node is None:  # the engine casts the gradient that the program gave
+                return "backward"
+            # A view allocates nothing and has no line: take the one before.
+            lines = (self.of_forward.get(node._sequence_nr() - back) for back in range(8))
+            return next((f"{line} (backward)" for line in lines if line), "backward")
+        while frame is not None and frame.f_code is not self.top:
+            file = frame.f_code.co_filename
+            if file not in self.foreign_files:
+                if not file.startswith(FOREIGN):
+                    line = line_of(frame)
+                    if line not in self.texts:
+                        self.texts[line] = linecache.getline(file, frame.f_lineno).rstrip()
+                    if torch.is_grad_enabled():
+                        self.of_forward.setdefault(torch._C._autograd._get_sequence_nr() - 1, line)
+                    return line
+                self.foreign_files.add(file)
+            frame = frame.f_back
+        return ""
+
+
 aten = torch.ops.aten
-PRODUCTS, ASKS_DEVICE = {"aten.mm.default", "aten.bmm.default"}, torch.ops.prim.device.default
+CUDA_LIBRARIES = dict.fromkeys((aten.convolution.default, aten.convolution_backward.default), "cuDNN")
+CUDA_LIBRARIES |= {
+    getattr(aten, name).default: "cuSOLVER"
+    for name in "_linalg_eigh _linalg_svd linalg_qr linalg_cholesky_ex linalg_inv_ex _linalg_solve_ex".split()
+}
+CUDA_LIBRARIES |= dict.fromkeys((aten._fft_c2c.default, aten._fft_r2c.default, aten._fft_c2r.default), "cuFFT")
+"""Operations whose library takes a workspace on a card, of a size that only the card knows."""
+
+
+class LeftOut:
+    """What is said once of a trace: each library with its first call's place, and operations to measure on a CPU."""
+
+    def __init__(self):
+        self.of_libraries: dict[str, str] = {}
+        self.highest_packed = (0, "")
+        self.to_measure: dict[str, None] = {}  # a dict, for the order in which they were met
+
+    def meet(self, func, place: str) -> None:
+        """Remember the first call of each library that takes what nobody knows."""
+        library = CUDA_LIBRARIES[func]
+        text = f"{place}: {func}: the workspace that {library} takes is not in the trace"
+        self.of_libraries.setdefault(library, text)
+
+    def meet_on_cpu(self, func, args: tuple, out: object, log: Log) -> None:
+        """Remember an operation on the CPU's rules, if it may take what they do not know."""
+        if not is_of_a_transformer(func):
+            self.to_measure[str(func.overloadpacket)] = None
+        if func in PRODUCTS and out.dtype.itemsize == 2:
+            # oneDNN packs the factors and makes the result in float32 first, where the processor wants it
+            packed = sum(factor.nbytes for factor in args[-2:]) + 4 * out.numel()
+            standing = sum(log.sizes[block] for block in log.live)
+            self.highest_packed = max(self.highest_packed, (standing + packed, f"{func.overloadpacket} in 16 bits"))
+        elif scratch := scratch_of_attention(func, args):
+            standing = sum(log.sizes[block] for block in log.live) + sum(t.nbytes for t in out)
+            self.highest_packed = max(self.highest_packed, (standing + scratch, str(func.overloadpacket)))
+
+    def texts(self, peak_bytes: int) -> list[str]:
+        """A sentence for each library, and one for the CPU."""
+        texts = list(self.of_libraries.values())
+        if self.highest_packed[0] > peak_bytes:
+            self.to_measure[self.highest_packed[1]] = None
+        if self.to_measure:
+            texts.append(
+                f"measure it there: {', '.join(self.to_measure)}. On the CPU's rules a trace knows what a "
+                "transformer's step takes; these may take more than their results, which measure_memory sees"
+            )
+        return texts
+
+
+def scratch_of_attention(func, args: tuple) -> int:
+    """Bytes that the CPU's attention takes at most and gives back: in each thread a tile of scores, a gradient's copy.
+
+    A step whose peak is elsewhere never shows them. Source: ATen/native/cpu/FlashAttentionKernel.cpp of torch 2.13.
+    """
+    forward = func._opname == "_scaled_dot_product_flash_attention_for_cpu"
+    if not forward and func._opname != "_scaled_dot_product_flash_attention_for_cpu_backward":
+        return 0
+    query, key = args[:2] if forward else args[1:3]
+    length, head_size = query.shape[2:]
+    rows = min(length, 256 if length >= 768 else 64 if length >= 192 else 32)
+    columns = min(key.shape[2], 512)
+    values = rows * (columns + 2 + head_size) if forward else rows * (2 * columns + 1)
+    return torch.get_num_threads() * 4 * values + (0 if forward else args[0].nbytes)
+
+
+aten = torch.ops.aten
+PRODUCT_NAMES, ASKS_DEVICE = {"aten.mm.default", "aten.bmm.default"}, torch.ops.prim.device.default
 FOLLOWED = object()
 NEEDS_VALUES = (fake.DataDependentOutputException, fake.DynamicOutputShapeException)
 VALUE_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -222,7 +335,7 @@ class Tracer(TorchDispatchMode):
             maker = self.makers.get(args[0].untyped_storage()._cdata)
             return owners == self.sole_owner and is_dense(args[0]) and is_engines_sum(maker)
         block = self.block_of(args[0])
-        is_product = block is not None and self.log.births[block][0] in PRODUCTS
+        is_product = block is not None and self.log.births[block][0] in PRODUCT_NAMES
         return func is aten.add.Tensor and owners == self.sole_owner and is_product
 
     def ownership(self, args) -> tuple[int, int, int]:

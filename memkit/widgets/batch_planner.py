@@ -4,19 +4,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from memkit.fitting.batch_plan import BatchPlan, cuts_of, least_seconds, nearest_plans
-from memkit.formats.dtypes import tensor_bytes
+from memkit.batch_plan import BatchPlan, cuts_of, least_seconds, nearest_plans
+from memkit.cards import CARDS, Card
+from memkit.fit import fit_on
+from memkit.formats.records import tensor_bytes
 from memkit.formula.estimate import second_step
 from memkit.formula.parameters import count_parameters
-from memkit.hardware.cards import CARDS, Card
-from memkit.hardware.fit import fit_on
-from memkit.setup.models import PUBLISHED_MODELS
-from memkit.setup.recipes import FUSED_ADAMW, PRECISIONS, PURE_BF16
-from memkit.setup.training import TrainingSetup
+from memkit.models import PUBLISHED_MODELS
+from memkit.recipes import FUSED_ADAMW, PRECISIONS, PURE_BF16
+from memkit.setup import TrainingSetup
 from memkit.timeline import Instant
 from memkit.units import ALLOCATOR_BLOCK_BYTES, format_bytes, round_up
-from memkit.widgets.choices import choices_view
-from memkit.widgets.explorer import Choice, Explorer, Number, View, takes_length
+from memkit.widgets.explorer import Choice, Explorer, Number, View, choices_view, takes_length
 
 LENGTHS, MAX_BARS = (128, 512, 1024, 2048, 4096, 8192, 16384), 12
 FOOT = "sequences in a micro-batch × micro-batches in a step; above the bars: peak"

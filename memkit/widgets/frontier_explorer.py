@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from memkit.hardware.cards import CARDS
-from memkit.hardware.fit import fit_on
+from memkit.cards import CARDS
+from memkit.fit import fit_on
 from memkit.pictures.planes import Spot, plane_figure
-from memkit.recomputation.frontier import MODELS, Point, beats, overhead_of, pareto_front, points, shown_strategies
+from memkit.recomputation import MODELS, Point, beats, overhead_of, pareto_front, points, shown_strategies
 from memkit.units import format_bytes
 from memkit.widgets.explorer import Choice, Explorer, View, takes_length
 

@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
+from memkit.cards import CARDS
+from memkit.fit import NO_CARD, fit_on, verdict
 from memkit.formula.estimate import second_step
 from memkit.formula.parameters import count_parameters
-from memkit.hardware.cards import CARDS
-from memkit.hardware.fit import NO_CARD, fit_on, verdict
+from memkit.models import PUBLISHED_MODELS, TINY_GPT2, TINY_LLAMA
 from memkit.pictures.timeline import drawn_instants, timeline_figure
-from memkit.setup.models import PUBLISHED_MODELS, TINY_GPT2, TINY_LLAMA
-from memkit.setup.recipes import IMPLEMENTATIONS, OPTIMIZERS, PRECISIONS, OptimizerConfig
-from memkit.setup.strategies import RECOMPUTATIONS
-from memkit.setup.training import ATTENTIONS, TrainingSetup
+from memkit.recipes import IMPLEMENTATIONS, OPTIMIZERS, PRECISIONS, OptimizerConfig
+from memkit.setup import ATTENTIONS, TrainingSetup
+from memkit.strategies import RECOMPUTATIONS
 from memkit.units import format_bytes, format_count
 from memkit.widgets.explorer import Choice, Explorer, Number, View
 

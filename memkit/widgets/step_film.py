@@ -12,10 +12,9 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
-from memkit.events import PARTS, Event, Events
 from memkit.pictures.colours import COLOUR
-from memkit.pictures.over_time import over_time_figure
-from memkit.timeline import MemoryTimeline, provenance_line
+from memkit.pictures.timeline import over_time_figure
+from memkit.timeline import PARTS, Event, Events, MemoryTimeline, provenance_line
 from memkit.units import ALLOCATOR_BLOCK_BYTES, format_bytes, round_up
 
 SCRIPT = Path(__file__).with_suffix(".js")

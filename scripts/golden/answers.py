@@ -36,10 +36,10 @@ from memkit import (
     trace_memory,
     training_build,
 )
+from memkit.cards import CARDS
 from memkit.formula import autocast_cast_bytes, count_by_kind
-from memkit.hardware import CARDS
+from memkit.recipes import ADAMW
 from memkit.recomputation import blocks_ledger, saved_products, step_flops
-from memkit.setup.recipes import ADAMW
 
 if IS_OLD:
     from memkit.fitting import find_plans

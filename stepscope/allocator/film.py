@@ -7,7 +7,7 @@ between.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memkit.events import Event
+from memkit.timeline import Event
 from memkit.units import format_bytes
 from stepscope.allocator.caching import CachingAllocator
 from stepscope.allocator.config import AllocatorConfig

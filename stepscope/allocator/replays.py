@@ -7,8 +7,7 @@ each block lies, sums the blocks by part, and keeps the two totals after every e
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
-from memkit.events import PARTS, Event, Levels
-from memkit.timeline import MemoryTimeline
+from memkit.timeline import PARTS, Event, Levels, MemoryTimeline
 from memkit.units import aligned_table, format_bytes
 from stepscope.allocator.caching import CachingAllocator, OutOfMemory
 from stepscope.allocator.config import AllocatorConfig

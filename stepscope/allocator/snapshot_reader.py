@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from memkit.events import Event, Events
-from memkit.timeline import Instant, MemoryTimeline
+from memkit.timeline import Event, Events, Instant, MemoryTimeline
 from memkit.units import GIB, format_bytes, shown
 from stepscope.allocator.config import AllocatorConfig
 

@@ -9,7 +9,7 @@ import pickle
 import re
 from pathlib import Path
 
-from memkit.events import Event
+from memkit.timeline import Event
 from stepscope.allocator.heap import Block
 from stepscope.allocator.replays import Replay
 

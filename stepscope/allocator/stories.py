@@ -6,7 +6,7 @@ is freed.
 
 from collections.abc import Callable, Iterable
 
-from memkit.events import Event
+from memkit.timeline import Event
 from memkit.units import KIB, MIB
 
 Move = tuple[str, int] | tuple[str, int, str] | str

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 
-from memkit.events import PARTS
-from memkit.hardware.workspaces import NEWEST, workspace_bytes
-from memkit.timeline import Instant, MemoryTimeline
+from memkit.fit import NEWEST, workspace_bytes
+from memkit.timeline import PARTS, Instant, MemoryTimeline
 from stepscope.allocator.caching import CachingAllocator
 from stepscope.allocator.config import AllocatorConfig
 from stepscope.allocator.heap import Driver

@@ -10,12 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from memkit.events import Event, Events
 from memkit.formula.estimate import second_step
-from memkit.setup.recipes import PURE_BF16
-from memkit.setup.strategies import FULL, NONE
-from memkit.setup.training import TrainingSetup
-from memkit.timeline import MemoryTimeline
+from memkit.recipes import PURE_BF16
+from memkit.setup import TrainingSetup
+from memkit.strategies import FULL, NONE
+from memkit.timeline import Event, Events, MemoryTimeline
 from memkit.units import format_bytes
 from stepscope.allocator.config import AllocatorConfig
 from stepscope.allocator.trace_replay import replay_trace

@@ -8,8 +8,7 @@ says what a recording does say: lines, sizes, the peak, what stands at the end a
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from memkit.events import Events
-from memkit.timeline import PARTS, MemoryTimeline
+from memkit.timeline import PARTS, Events, MemoryTimeline
 from memkit.units import Printable, aligned_table, format_bytes, on_page
 from stepscope.allocator.config import AllocatorConfig
 from stepscope.allocator.replays import Replay

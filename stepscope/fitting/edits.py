@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
 
-from memkit.events import Event, Events
+from memkit.timeline import Event, Events
 from memkit.units import format_bytes
 
 NUM_SPANS = 4

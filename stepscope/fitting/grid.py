@@ -10,9 +10,9 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 
-from memkit.fitting.batch_plan import cuts_of
-from memkit.hardware.cards import Card
-from memkit.setup.recipes import (
+from memkit.batch_plan import cuts_of
+from memkit.cards import Card
+from memkit.recipes import (
     AUTOCAST_BF16,
     AUTOCAST_FP16,
     BF16_MASTER,
@@ -25,7 +25,7 @@ from memkit.setup.recipes import (
     OptimizerConfig,
     Precision,
 )
-from memkit.setup.strategies import FULL, NONE, SAVE_ATTENTION, SAVE_EVERY_SECOND, SAVE_PRODUCTS, Strategy, groups
+from memkit.strategies import FULL, NONE, SAVE_ATTENTION, SAVE_EVERY_SECOND, SAVE_PRODUCTS, Strategy, groups
 from stepscope.fitting.optimizers import PLANNED
 from stepscope.fitting.step import seconds_of
 from stepscope.setup.adapters import AdapterConfig, linear_layers

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from memkit.setup.optimizers import Optimizer
+from memkit.optimizers import Optimizer
 from stepscope.setup.optimizers import is_quantized
 from stepscope.setup.places import Place
 

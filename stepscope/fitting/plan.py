@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from memkit.formats.dtypes import dtype_bits, tensor_bytes
+from memkit.cards import Card
+from memkit.fit import Fit, fit_on
+from memkit.formats.records import dtype_bits, tensor_bytes
 from memkit.formula.activations import activation_bytes
 from memkit.formula.parameters import parameter_ledger
-from memkit.hardware.cards import Card
-from memkit.hardware.fit import Fit, fit_on
-from memkit.setup.models import ModelConfig
-from memkit.setup.recipes import Precision
-from memkit.setup.strategies import FULL, NONE, Strategy, groups
-from memkit.setup.training import TrainingSetup
+from memkit.models import ModelConfig
+from memkit.recipes import Precision
+from memkit.setup import TrainingSetup
+from memkit.strategies import FULL, NONE, Strategy, groups
 from memkit.timeline import Instant
 from memkit.units import round_up
 from stepscope.fitting.optimizers import GIVEN_UP, planned

@@ -6,8 +6,8 @@ What a library has no argument for is not printed for it: ``why_not`` says why, 
 plan. ``plan_run`` executes the very text in a trace before it is shown.
 """
 
-from memkit.setup.recipes import AUTOCAST_BF16
-from memkit.setup.strategies import FULL, NONE
+from memkit.recipes import AUTOCAST_BF16
+from memkit.strategies import FULL, NONE
 from memkit.units import as_one_of
 from stepscope.fitting.optimizers import planned
 from stepscope.fitting.plan import TrainingPlan, written_by

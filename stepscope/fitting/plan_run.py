@@ -15,7 +15,7 @@ from io import StringIO
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
-from memkit.setup.strategies import NONE
+from memkit.strategies import NONE
 from stepscope.fitting.plan import TrainingPlan
 from stepscope.fitting.plan_code import code_of
 from stepscope.fitting.step import as_high

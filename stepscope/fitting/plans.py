@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from memkit.hardware.cards import CARDS, Card
-from memkit.setup.models import ModelConfig
-from memkit.setup.strategies import CORE, FULL, NONE, SAVE_ATTENTION, SAVE_EVERY_SECOND, SAVE_PRODUCTS, every
-from memkit.setup.training import TrainingSetup
+from memkit.cards import CARDS, Card
+from memkit.models import ModelConfig
+from memkit.setup import TrainingSetup
+from memkit.strategies import CORE, FULL, NONE, SAVE_ATTENTION, SAVE_EVERY_SECOND, SAVE_PRODUCTS, every
 from memkit.units import Printable, Text, aligned_table, as_one_of, as_whole_number, format_bytes, on_page
 from stepscope.fitting.grid import layouts_of, not_tried, ways_of
 from stepscope.fitting.plan import TrainingPlan, plan_of
@@ -200,7 +200,7 @@ def plan_recomputation(setup: TrainingSetup, card_bytes: int) -> PlansFound:
     Raises: ValueError: a card that CUDA's context fills, or a setup without a formula.
 
     >>> from memkit import GIB, models
-    >>> from memkit.setup.recipes import FUSED_ADAMW, PURE_BF16
+    >>> from memkit.recipes import FUSED_ADAMW, PURE_BF16
     >>> setup = TrainingSetup(model=models.LLAMA_32_1B, precision=PURE_BF16, optimizer=FUSED_ADAMW, seq_len=8192)
     >>> plan_recomputation(setup, 24 * GIB).chosen.setup.recomputation.name
     'save attention and products'

@@ -8,9 +8,8 @@ tensors, the most that was recorded), should fit at the expected (a hundredth of
 
 from dataclasses import dataclass
 
-from memkit.hardware.cards import CARDS
-from memkit.hardware.fit import CONTEXT_BYTES, RECORDED_CACHE_SHARE, Fit, fit_on
-from memkit.hardware.workspaces import training_workspace_bytes
+from memkit.cards import CARDS
+from memkit.fit import CONTEXT_BYTES, RECORDED_CACHE_SHARE, Fit, fit_on, training_workspace_bytes
 from memkit.timeline import MemoryTimeline
 from memkit.units import aligned_table, format_bytes
 from stepscope.allocator.config import AllocatorConfig

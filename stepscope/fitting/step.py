@@ -8,16 +8,16 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from memkit.fitting import batch_plan
-from memkit.formats.dtypes import dtype_bits
+from memkit import batch_plan
+from memkit.cards import Card
+from memkit.formats.records import dtype_bits
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import count_by_kind, count_parameters
-from memkit.hardware.cards import Card
-from memkit.recomputation.costs import step_flops
-from memkit.setup.models import ModelConfig
-from memkit.setup.recipes import PURE_BF16
-from memkit.setup.strategies import FULL, FULL_NO_STOP, NONE, Strategy
-from memkit.setup.training import TrainingSetup
+from memkit.models import ModelConfig
+from memkit.recipes import PURE_BF16
+from memkit.recomputation import step_flops
+from memkit.setup import TrainingSetup
+from memkit.strategies import FULL, FULL_NO_STOP, NONE, Strategy
 from memkit.timeline import Instant, MemoryTimeline
 from stepscope.formula.offload import host_bytes, link_bytes
 from stepscope.formula.states import Standing, job_state_bytes, job_state_ledger, standing_of
@@ -123,7 +123,7 @@ def experts_of(model: ModelConfig) -> int:
 
 
 def least_seconds(setup: TrainingSetup, card: Card, dtype: str = "") -> float:
-    """``memkit.fitting.least_seconds``, which reads all experts and computes with a few of them."""
+    """``memkit.batch_plan.least_seconds``, which reads all experts and computes with a few of them."""
     model = setup.model
     num_experts = num_experts_of(model)
     unused = experts_of(model) * (num_experts - model.experts_per_token) // num_experts if num_experts else 0
@@ -136,7 +136,7 @@ def passes_of(setup: Job) -> float:
     The same for every precision, optimizer, size and number of micro-batches. A frozen weight has no gradient to
     compute.
 
-    >>> from memkit.setup.models import LLAMA_2_7B
+    >>> from memkit.models import LLAMA_2_7B
     >>> setup = Job(model=LLAMA_2_7B, seq_len=2048, precision=PURE_BF16, adapter=AdapterConfig(rank=16))
     >>> [round(passes_of(replace(setup, recomputation=strategy)), 2) for strategy in ("none", "full")]
     [2.09, 2.86]

@@ -2,15 +2,14 @@
 
 from functools import lru_cache
 
-from memkit.formats.dtypes import tensor_bytes
-from memkit.formula.additions import addition
+from memkit.formats.records import tensor_bytes
 from memkit.formula.liveness import GRADIENT_OPS, SENDS_VIEWS
-from memkit.formula.model import Transformer
+from memkit.formula.model import Transformer, addition
 from memkit.formula.operations import SAME, Tensor, scope
 from memkit.formula.parameters import Parameter, block_parameters, of_blocks, one_of_each_kind, parameter_ledger
 from memkit.formula.states import StateTensor, weight_tensors
-from memkit.setup.models import ModelConfig
-from memkit.setup.recipes import Precision
+from memkit.models import ModelConfig
+from memkit.recipes import Precision
 from stepscope.setup.adapters import AdapterConfig
 from stepscope.setup.job import Job
 

@@ -15,10 +15,9 @@ What ``torch.sort`` and CUTLASS take for themselves is left out, as in a trace.
 
 from collections.abc import Callable
 
-from memkit.formats.dtypes import tensor_bytes
-from memkit.formula.additions import addition
+from memkit.formats.records import tensor_bytes
 from memkit.formula.kernels import Stages, sort_bytes
-from memkit.formula.model import Transformer
+from memkit.formula.model import Transformer, addition
 from memkit.formula.operations import NEW, SAME, Summed, Tensor, scope
 from memkit.formula.parameters import MLP_PARAMETERS, Parameter, model_axes
 from stepscope.setup.experts import EXPERTS, ExpertsConfig

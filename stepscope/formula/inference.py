@@ -9,8 +9,8 @@ There are no gradients, no optimizer states and no activations that wait for a b
 answers on a card on which it cannot be trained.
 """
 
-from memkit.formats.dtypes import tensor_bytes
-from memkit.setup.models import ModelConfig
+from memkit.formats.records import tensor_bytes
+from memkit.models import ModelConfig
 from memkit.units import as_whole_number
 
 
@@ -19,7 +19,7 @@ def kv_cache_bytes_per_token(config: ModelConfig, dtype: str = "bfloat16") -> in
 
     Grouped heads shrink it: Llama-2-7B keeps 32 heads' keys, Llama-3-8B, of the same width and depth, only 8.
 
-    >>> from memkit.setup.models import LLAMA_2_7B, LLAMA_3_8B
+    >>> from memkit.models import LLAMA_2_7B, LLAMA_3_8B
     >>> kv_cache_bytes_per_token(LLAMA_2_7B), kv_cache_bytes_per_token(LLAMA_3_8B)
     (524288, 131072)
     """
@@ -30,9 +30,9 @@ def kv_cache_bytes(config: ModelConfig, *, batch_size: int, seq_len: int, dtype:
     """Bytes of the key and value cache for ``batch_size`` sequences of ``seq_len`` tokens.
 
     Raises: ValueError: a size that is no whole number above 0; more tokens than learned positions; a dtype
-    that ``memkit.formats.dtypes`` does not list.
+    that ``memkit.formats.records`` does not list.
 
-    >>> from memkit.setup.models import LLAMA_2_7B
+    >>> from memkit.models import LLAMA_2_7B
     >>> kv_cache_bytes(LLAMA_2_7B, batch_size=1, seq_len=1024)
     536870912
     """

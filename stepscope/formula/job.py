@@ -4,9 +4,9 @@ from collections.abc import Callable
 from functools import cache, partial
 
 from memkit.formula.liveness import Block, Recorder
-from memkit.formula.optimizer import place, write_states, write_update, write_weights
 from memkit.formula.parameters import Parameter, parameter_ledger
 from memkit.formula.run import Run, run_of
+from memkit.formula.update import place, write_states, write_update, write_weights
 from stepscope.formula.adapters import frozen_tensors, shared_maps, trained_parameters, trained_precision
 from stepscope.formula.states import is_offloaded
 from stepscope.setup.job import Job

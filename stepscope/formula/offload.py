@@ -23,8 +23,8 @@ def offloaded_parameters(setup: Job) -> tuple[Parameter, ...]:
 def link_bytes(setup: Job) -> dict[str, int]:
     """Bytes that cross the link in one step, by what moves and where to; gradients leave in every micro-batch.
 
-    >>> from memkit.setup.models import LLAMA_2_7B
-    >>> from memkit.setup.recipes import PURE_BF16
+    >>> from memkit.models import LLAMA_2_7B
+    >>> from memkit.recipes import PURE_BF16
     >>> link_bytes(Job(model=LLAMA_2_7B, precision=PURE_BF16, place="on the host"))
     {'gradients to the host': 13476831232, 'weights to the card': 13476831232}
     """

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from memkit.formula.kernels import sum_buffers
 from memkit.formula.liveness import Block
-from memkit.formula.optimizer import RULES, Temporaries
 from memkit.formula.parameters import Parameter
+from memkit.formula.update import RULES, Temporaries
 
 
 def reduced(new: Temporaries, shape: tuple[int, ...], axis: int | None = None) -> Block:

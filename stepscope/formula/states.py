@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from memkit.formula.parameters import Parameter, parameter_ledger, times_of
 from memkit.formula.states import StateTensor, gradient_tensors, optimizer_tensors, shared_tensors, weight_tensors
-from memkit.setup.models import ModelConfig
-from memkit.setup.recipes import OptimizerConfig, Precision
+from memkit.models import ModelConfig
+from memkit.recipes import OptimizerConfig, Precision
 from stepscope.formula.adapters import frozen_tensors, shared_maps, trained_parameters, trained_precision
 from stepscope.setup.adapters import AdapterConfig
 from stepscope.setup.job import Job
@@ -43,8 +43,8 @@ def job_state_bytes(job: Job | Standing) -> dict[str, int]:
     On the host are torch's ``step`` scalars, what an optimizer there keeps, and paged states: unified memory, which
     torch's allocator does not count, and which the driver moves between host and card.
 
-    >>> from memkit.setup.models import LLAMA_2_7B
-    >>> from memkit.setup.recipes import PURE_BF16
+    >>> from memkit.models import LLAMA_2_7B
+    >>> from memkit.recipes import PURE_BF16
     >>> lora = AdapterConfig(rank=16, targets=("query", "value"))
     >>> job_state_bytes(Job(model=LLAMA_2_7B, precision=PURE_BF16, adapter=lora))
     {'weights': 13510385664, 'gradients': 33554432, 'optimizer_states': 67108864}

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memkit.measuring.gpu import cap_gpu
-from memkit.program.doors import tensors_in
+from memkit.measure import cap_gpu
+from memkit.program.hooks import tensors_in
 from memkit.units import as_whole_number
 from stepscope.allocator.caching import CachingAllocator, OutOfMemory
 from stepscope.allocator.heap import Driver

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from memkit.program.doors import tensors_in
+from memkit.program.hooks import tensors_in
 from stepscope.setup.adapters import AdapterConfig
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from memkit.setup.training import TrainingSetup
+from memkit.setup import TrainingSetup
 
 
 class Experts(nn.Module):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from memkit.program.optimizers import class_of, make_step_optimizer
 from memkit.program.optimizers import make_optimizer as make_one
-from memkit.setup.recipes import OptimizerConfig
+from memkit.recipes import OptimizerConfig
 from stepscope.setup.job import Job
 from stepscope.setup.optimizers import Muon
 from stepscope.setup.places import Place

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memkit.program.doors import line_of, outside, tensors_in
+from memkit.program.hooks import line_of, outside, tensors_in
 
 TORCH = str(Path(torch.__file__).parent)
 SUBMIT = ThreadPoolExecutor.submit

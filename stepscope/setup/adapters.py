@@ -6,9 +6,9 @@ al. 2023, arXiv:2305.14314) keeps the frozen W in 4 bits (NF4) and makes 16-bit 
 
 from dataclasses import dataclass
 
-from memkit.formats.dtypes import dtype_bits
-from memkit.setup.models import ModelConfig
-from memkit.setup.training import check_probability
+from memkit.formats.records import dtype_bits
+from memkit.models import ModelConfig
+from memkit.setup import check_probability
 from memkit.units import as_one_of, as_whole_number, check_fields
 
 TARGETS = ("qkv", "query", "key", "value", "output", "gate", "up", "down")
@@ -20,7 +20,7 @@ BASES = ("as loaded", "nf4")
 def linear_layers(model: ModelConfig) -> tuple[str, ...]:
     """Those of ``TARGETS`` that a block of the model has, in its order.
 
-    >>> from memkit.setup.models import GPT2_SMALL
+    >>> from memkit.models import GPT2_SMALL
     >>> linear_layers(GPT2_SMALL)
     ('qkv', 'output', 'up', 'down')
     """

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from memkit.setup import models as kit
-from memkit.setup.models import MAX_SIZE, QWEN_3, ModelConfig, llama_config
+from memkit import models as kit
+from memkit.models import MAX_SIZE, QWEN_3, ModelConfig, llama_config
 from memkit.units import as_whole_number, check_fields
 
 EXPERTS = "experts"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from memkit.setup.models import GPT2, ModelConfig
+from memkit.models import GPT2, ModelConfig
 from stepscope.setup.experts import ExpertsConfig, num_experts_of
 
 GPT2_KEYS = {

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from memkit.setup.training import TrainingSetup
+from memkit.setup import TrainingSetup
 from stepscope.setup.adapters import AdapterConfig, linear_layers
 from stepscope.setup.places import Place
 

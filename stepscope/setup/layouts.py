@@ -9,7 +9,7 @@ Source: Rajbhandari et al. 2020, arXiv:1910.02054; torch.distributed.fsdp.fully_
 
 from dataclasses import dataclass
 
-from memkit.formats.dtypes import dtype_bits
+from memkit.formats.records import dtype_bits
 from memkit.units import as_whole_number, check_fields
 
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")

@@ -11,8 +11,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from memkit.setup import optimizers as kit
-from memkit.setup.optimizers import FIRST, IN_ONE_KERNEL, MOMENTUM, SECOND, STEP, TRACE_IT, Optimizer, State
+from memkit import optimizers as kit
+from memkit.optimizers import FIRST, IN_ONE_KERNEL, MOMENTUM, SECOND, STEP, TRACE_IT, Optimizer, State
 
 MIN_8BIT_VALUES = 4096
 """bitsandbytes and torchao leave the states of smaller tensors as they are (``min_8bit_size``)."""

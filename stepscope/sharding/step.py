@@ -15,11 +15,10 @@ torch/nn/parallel/distributed.py, torch 2.13.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from memkit.formats.dtypes import tensor_bytes
-from memkit.formula import gradients
+from memkit.formats.records import tensor_bytes
+from memkit.formula import update
 from memkit.formula.estimate import estimate_run
 from memkit.formula.liveness import FREED, Block, Recorder, Segment, Walk
-from memkit.formula.optimizer import write_states, write_update, write_weights
 from memkit.formula.parameters import (
     Parameter,
     block_parameters,
@@ -28,7 +27,8 @@ from memkit.formula.parameters import (
     parameter_ledger,
 )
 from memkit.formula.run import Run
-from memkit.setup.training import TrainingSetup
+from memkit.formula.update import write_states, write_update, write_weights
+from memkit.setup import TrainingSetup
 from memkit.timeline import MemoryTimeline
 from stepscope.setup.job import Job
 from stepscope.setup.layouts import Layout
@@ -222,7 +222,7 @@ class FullySharded(Rank):
         """Each block is gathered again, the one before it ahead; its gradients are reduced to a share."""
         ranks, out, outside = self.ranks.copy(), [], []
         last = walk.backward[0].unit
-        for segment in gradients.kept(walk.backward, walk.block_bytes, self.gradient_dtypes(setup)):
+        for segment in update.kept(walk.backward, walk.block_bytes, self.gradient_dtypes(setup)):
             unit, is_block = segment.unit, 0 < segment.unit < last
             if self.layout.stage == 3:
                 if is_block:

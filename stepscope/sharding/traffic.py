@@ -10,10 +10,10 @@ Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 7; the counted collec
 
 from dataclasses import dataclass
 
-from memkit.formats.dtypes import dtype_bits, tensor_bytes
+from memkit.formats.records import dtype_bits, tensor_bytes
 from memkit.formula.parameters import count_parameters
-from memkit.setup.strategies import FULL
-from memkit.setup.training import TrainingSetup
+from memkit.setup import TrainingSetup
+from memkit.strategies import FULL
 from stepscope.setup.layouts import Layout
 from stepscope.sharding.step import groups_of
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from memkit import __version__
-from memkit.hardware.cards import CARDS, Card
+from memkit.cards import CARDS, Card
 from memkit.units import GIB, KIB, MIB, as_one_of
 
 UNUSABLE = 2

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from memkit.program.doors import tensors_in
+from memkit.program.hooks import tensors_in
 from stepscope.tool.script import Script
 
 MOST_TRACED = 4

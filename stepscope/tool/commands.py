@@ -190,8 +190,8 @@ def largest_found(options: argparse.Namespace, script, card) -> Found:
 
 def list_command(options: argparse.Namespace) -> Found:
     """``stepscope list``: the names that ``fit`` and ``report`` take."""
+    from memkit.cards import CARDS
     from memkit.formula.parameters import count_parameters
-    from memkit.hardware.cards import CARDS
     from stepscope.setup.experts import PUBLISHED_MODELS
 
     models = {name: count_parameters(model) for name, model in PUBLISHED_MODELS.items()}
@@ -214,7 +214,7 @@ def changes_as_data(changes: Sequence) -> list[dict]:
 
 def fit_command(options: argparse.Namespace) -> Found:
     """``stepscope fit``: the plans that fit, and the code of the one that gives up least and takes least time."""
-    from memkit.hardware.cards import CARDS
+    from memkit.cards import CARDS
     from stepscope.fitting.plan_code import code_of
     from stepscope.fitting.plans import find_plans
     from stepscope.setup.adapters import AdapterConfig, linear_layers

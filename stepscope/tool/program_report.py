@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from memkit.hardware.cards import CARDS, Card
-from memkit.hardware.fit import Fit, fit_on
+from memkit.cards import CARDS, Card
+from memkit.fit import Fit, fit_on
 from memkit.timeline import MemoryTimeline
 from memkit.units import aligned_table, format_bytes
 from stepscope.allocator.replays import Replay

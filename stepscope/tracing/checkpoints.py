@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from memkit.program.doors import PLAIN
+from memkit.program.hooks import PLAIN
 from stepscope.tracing.host import META, Place, place_named
 
 MODES: list = []

@@ -12,9 +12,8 @@ from unittest.mock import patch
 
 import torch
 
-from memkit.hardware.cards import CARDS
-from memkit.hardware.fit import CONTEXT_BYTES
-from memkit.hardware.workspaces import workspace_bytes
+from memkit.cards import CARDS
+from memkit.fit import CONTEXT_BYTES, workspace_bytes
 from memkit.units import format_bytes
 from stepscope.allocator.caching import CachingAllocator
 from stepscope.allocator.replays import MATRIX_PRODUCTS

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._device import _device_constructors
 
-from memkit.program.doors import tensors_in
+from memkit.program.hooks import tensors_in
 from memkit.tracing.cuda import FROM_DATA, Card, pretend_cuda
 from stepscope.tracing.card import CARD, STAND_INS, CardGenerator
 from stepscope.tracing.host import META, Place, Places, place_named

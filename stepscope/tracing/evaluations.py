@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from memkit.program.doors import PLAIN
+from memkit.program.hooks import PLAIN
 
 SIMPLE = (type(None), bool, int, float, str, torch.dtype, torch.device)
 """What may stand among arguments and results beside tensors: it holds no memory."""

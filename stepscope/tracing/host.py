@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from memkit.program.doors import PLAIN, is_wrapper, tensors_in
+from memkit.program.hooks import PLAIN, is_wrapper, tensors_in
 
 aten = torch.ops.aten
 META = torch.device("meta")

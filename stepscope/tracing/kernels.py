@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from memkit.formula.kernels import Stages
-from memkit.tracing.cuda_kernels import KERNELS
-from memkit.tracing.scratch import BY_NAME
+from memkit.tracing.kernels import BY_NAME, KERNELS
 from memkit.units import round_up
 from stepscope.tracing.refusals import not_followed
 

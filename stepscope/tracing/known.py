@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from memkit.program.doors import source_name
+from memkit.program.hooks import source_name
 from memkit.units import KIB
 
 MAX_BYTES = 256 * KIB

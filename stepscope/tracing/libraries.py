@@ -11,7 +11,7 @@ import warnings
 
 import torch
 
-from memkit.tracing.left_out import LeftOut
+from memkit.tracing.trace import LeftOut
 from memkit.units import format_bytes
 from stepscope.tracing.refusals import calling_frame
 

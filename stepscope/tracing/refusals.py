@@ -15,7 +15,7 @@ import torch.utils._device
 from torch import Tensor
 
 import memkit
-from memkit.program.doors import is_wrapper, line_of, outside
+from memkit.program.hooks import is_wrapper, line_of, outside
 from memkit.tracing import shapes
 
 OWN_HOME, TORCH_HOME = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent)

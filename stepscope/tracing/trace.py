@@ -13,13 +13,13 @@ from torch import Tensor
 from torch._subclasses import fake_tensor as fake
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from memkit.program.doors import FindsItsSteps, OutsideBuild, run_steps, tensors_in
+from memkit.program.hooks import FindsItsSteps, OutsideBuild, run_steps, tensors_in
 from memkit.program.log import timeline_of
-from memkit.setup.training import DEVICES
+from memkit.setup import DEVICES
 from memkit.timeline import MAX_STEPS, MemoryTimeline
 from memkit.tracing import trace as kit
-from memkit.tracing.cuda_kernels import kernels_on_meta
-from memkit.tracing.lines import Lines
+from memkit.tracing.kernels import kernels_on_meta
+from memkit.tracing.trace import Lines
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
 from stepscope.program.threads import watching_threads
 from stepscope.tracing.counters import counted

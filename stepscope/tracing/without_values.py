@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from memkit.program.doors import outside
+from memkit.program.hooks import outside
 from memkit.tracing import shapes
 from memkit.units import MIB
 from stepscope.tracing.known import KnownValues

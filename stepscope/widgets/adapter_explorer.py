@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+from memkit.cards import CARDS
 from memkit.formula.activations import block_ledger
 from memkit.formula.parameters import count_parameters
-from memkit.hardware.cards import CARDS
-from memkit.setup.recipes import FUSED_ADAMW, PURE_BF16
+from memkit.recipes import FUSED_ADAMW, PURE_BF16
 from memkit.units import format_bytes, format_count
 from memkit.widgets.explorer import Choice, Explorer, Number, View
 from stepscope.fitting.plan import plan_of

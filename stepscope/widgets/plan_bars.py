@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from memkit.widgets import choices
+from memkit.widgets import explorer
 from memkit.widgets.explorer import View
 from stepscope.fitting.plan import TrainingPlan
 
@@ -10,14 +10,14 @@ Plans = Mapping[str, TrainingPlan]
 
 
 def plans_view(plans: Plans, *said: object, **choice: object) -> View:
-    """``memkit.widgets.choices.choices_view`` of plans for one card; the host's memory counts too."""
+    """``memkit.widgets.explorer.choices_view`` of plans for one card; the host's memory counts too."""
     card = next(iter(plans.values())).card
     peaks = {name: plan.peak for name, plan in plans.items()}
     fitting = [name for name, plan in plans.items() if plan.fits]
-    return choices.choices_view(peaks, card, *said, fitting=fitting, **choice)
+    return explorer.choices_view(peaks, card, *said, fitting=fitting, **choice)
 
 
 def table_of(plans: Plans, columns: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
     """A row for each plan."""
     peaks, fits = ({name: getattr(plan, each) for name, plan in plans.items()} for each in ("peak", "fit"))
-    return choices.table_of(peaks, fits, columns)
+    return explorer.table_of(peaks, fits, columns)

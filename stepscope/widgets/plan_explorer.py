@@ -2,8 +2,8 @@
 
 from functools import lru_cache
 
-from memkit.hardware.cards import CARDS
-from memkit.hardware.fit import verdict
+from memkit.cards import CARDS
+from memkit.fit import verdict
 from memkit.widgets.explorer import Choice, Explorer, Number, View, takes_length
 from stepscope.fitting.plan import GIVES_UP, TrainingPlan
 from stepscope.fitting.plans import PlansFound, find_plans

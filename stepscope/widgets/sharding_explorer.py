@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from memkit.hardware.cards import CARDS, Card
+from memkit.cards import CARDS, Card
 from memkit.pictures.bars import short
-from memkit.setup.recipes import AUTOCAST_BF16, FUSED_ADAMW
-from memkit.setup.training import TrainingSetup
+from memkit.recipes import AUTOCAST_BF16, FUSED_ADAMW
+from memkit.setup import TrainingSetup
 from memkit.units import format_bytes
 from memkit.widgets.explorer import Choice, Explorer, Number, Switch, View, takes_length
 from stepscope.fitting.plan import plan_of

@@ -15,13 +15,13 @@ from wrong_answers.chapter_04 import keeps
 
 from book.exercises import check
 from book.exercises.chapter_07 import LEAK_BYTES, LENGTHS, Classifier
-from memkit.hardware import planned_room, training_workspace_bytes
-from memkit.measuring.measure import measure_memory
+from memkit.fit import planned_room, training_workspace_bytes
+from memkit.measure import measure_memory
+from memkit.models import GPT2_LARGE, TINY_GPT2
 from memkit.program.transformer import training_build
+from memkit.recipes import PURE_BF16, OptimizerConfig
 from memkit.recomputation import cheapest_that_fits
-from memkit.setup.models import GPT2_LARGE, TINY_GPT2
-from memkit.setup.recipes import PURE_BF16, OptimizerConfig
-from memkit.setup.training import TrainingSetup
+from memkit.setup import TrainingSetup
 from memkit.units import GIB, MIB
 
 

@@ -7,7 +7,7 @@ import torch
 
 from book import bandwidth
 from book.bandwidth import Bandwidths, Copy, copy_size, measure_bandwidth, time_cpu_copy, time_cuda_copies
-from memkit.hardware.cards import CARDS, card_by_driver_name
+from memkit.cards import CARDS, card_by_driver_name
 from memkit.units import GIB, MIB
 
 

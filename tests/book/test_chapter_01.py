@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 from cells import texts_of
 
+from memkit.cards import CARDS
 from memkit.formula.activations import activation_bytes, autocast_cast_bytes, block_ledger
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import count_parameters
 from memkit.formula.states import bytes_per_parameter
-from memkit.hardware.cards import CARDS
-from memkit.setup.models import LLAMA_2_7B, LLAMA_3_8B, LLAMA_32_1B
-from memkit.setup.recipes import ADAMW, AUTOCAST_BF16, PRECISIONS, PURE_BF16, OptimizerConfig
-from memkit.setup.training import TrainingSetup
+from memkit.models import LLAMA_2_7B, LLAMA_3_8B, LLAMA_32_1B
+from memkit.recipes import ADAMW, AUTOCAST_BF16, PRECISIONS, PURE_BF16, OptimizerConfig
+from memkit.setup import TrainingSetup
 from memkit.units import format_bytes
 from stepscope.fitting.room import fit_on
 

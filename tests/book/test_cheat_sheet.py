@@ -9,8 +9,8 @@ import pytest
 
 from book.cheat_sheet import JOBS, TECHNIQUES, apply_techniques, sheet_figure, words_of
 from memkit.formula.estimate import estimate_memory
-from memkit.setup.models import TINY_GPT2, TINY_LLAMA
-from memkit.setup.training import TrainingSetup
+from memkit.models import TINY_GPT2, TINY_LLAMA
+from memkit.setup import TrainingSetup
 from stepscope.setup.job import Job
 
 SMALL = {"small": Job(model=TINY_LLAMA, micro_batch_size=2, seq_len=32, device="cpu")}

@@ -13,8 +13,8 @@ import pytest
 from book import checkup as doctor_module
 from book.checkup import doctor, quietly, torch_backend
 from book.driver import DriverAnswer, Gpu, ask_driver, available_ram_bytes
-from memkit.hardware.cap import gpu_cap_bytes
-from memkit.measuring.gpu import cap_gpu, usable_bytes
+from memkit.cards import gpu_cap_bytes
+from memkit.measure import cap_gpu, usable_bytes
 from memkit.units import GIB, MIB
 
 T4 = Gpu(

@@ -33,21 +33,18 @@ from book.claims import (
     read_claim,
     rounds_to,
 )
-from memkit import formula, low_precision, timeline, units
+from memkit import cards, fit, formula, low_precision, models, recipes, recomputation, strategies, timeline, units
 from memkit.formats import blocks
 from memkit.formula import model
-from memkit.hardware import cards, workspaces
 from memkit.program import transformer
-from memkit.recomputation import costs
-from memkit.setup import models, recipes, strategies
 from stepscope import formula as job_formula
 from stepscope import setup as job_setup
 from stepscope.sharding import traffic
 
 ROOT = Path(__file__).parents[2]
 TABLES = tomllib.loads(LEDGER.read_text(encoding="utf-8"), parse_float=Decimal) if LEDGER.exists() else {}
-ROOMS = (model, blocks, cards, claims, costs, formula, korthikanti, linear_memory)
-ROOMS += (loss_scales, low_precision, models, recipes, strategies, timeline, traffic, transformer, units, workspaces)
+ROOMS = (model, blocks, cards, claims, recomputation, formula, korthikanti, linear_memory)
+ROOMS += (loss_scales, low_precision, models, recipes, strategies, timeline, traffic, transformer, units, fit)
 ROOMS += (job_formula, job_setup)
 NAMES = {name: getattr(room, name) for room in ROOMS for name in dir(room)} | {
     "inspect": inspect, "math": math, "ml_dtypes": ml_dtypes, "np": np, "pytest": pytest, "torch": torch,

@@ -6,12 +6,12 @@ from dataclasses import replace
 import torch
 from cells import texts_of
 
+from memkit.cards import CARDS
 from memkit.formula.parameters import count_by_kind
-from memkit.hardware.cards import CARDS
-from memkit.recomputation.frontier import MODELS, pareto_front, points
-from memkit.setup.models import LLAMA_2_7B, LLAMA_32_1B
-from memkit.setup.recipes import PURE_BF16, OptimizerConfig
-from memkit.setup.training import TrainingSetup
+from memkit.models import LLAMA_2_7B, LLAMA_32_1B
+from memkit.recipes import PURE_BF16, OptimizerConfig
+from memkit.recomputation import MODELS, pareto_front, points
+from memkit.setup import TrainingSetup
 from memkit.tracing import trace_memory
 from memkit.units import MIB, format_bytes
 from memkit.widgets.batch_planner import BatchPlanner

@@ -12,9 +12,18 @@ import torch.nn.functional as F
 from cells import CHAPTERS, texts_of
 
 from book.cheat_sheet import TECHNIQUES
-from memkit import CARDS, GIB, OptimizerConfig, TrainingSetup, estimate_memory, measure_memory, trace_memory
+from memkit import (
+    CARDS,
+    GIB,
+    OptimizerConfig,
+    TrainingSetup,
+    estimate_memory,
+    measure_memory,
+    models,
+    recipes,
+    trace_memory,
+)
 from memkit.formats.blocks import BLOCK_FORMATS
-from memkit.setup import models, recipes
 from stepscope import OPTIMIZERS, AdapterConfig, Job, Layout, estimate_sharded
 from stepscope.fitting import code_of, plan_of
 

@@ -27,7 +27,7 @@ from book.korthikanti import (
 )
 from memkit.formula.activations import block_ledger
 from memkit.program.transformer import Transformer
-from memkit.setup.recipes import FP32
+from memkit.recipes import FP32
 
 BOTH = "tensor and sequence"
 each_model = pytest.mark.parametrize("model", PAPER_MODELS, ids=lambda model: model.name)

@@ -9,12 +9,11 @@ from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
 from book.linear_memory import LINEAR_KEEPS, linear_inputs, linear_keeps, saved_inputs_bytes
 from book.small_gpt import SMALL_GPT
-from memkit.low_precision.casts import cast_to
-from memkit.low_precision.fp8_linear import FP8_RECIPES, convert_to_fp8
-from memkit.measuring.measure import measure_memory
+from memkit.low_precision.fp8 import FP8_RECIPES, cast_to, convert_to_fp8
+from memkit.measure import measure_memory
+from memkit.models import LLAMA_3_8B, llama_config
 from memkit.program.transformer import Transformer
-from memkit.setup.models import LLAMA_3_8B, llama_config
-from memkit.setup.training import TrainingSetup
+from memkit.setup import TrainingSetup
 from stepscope.tracing.trace import trace_script
 
 QWEN_3_8B = llama_config("Qwen3-8B", 36, 4096, 32, 8, 12288, 151936, 40960)

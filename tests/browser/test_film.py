@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from live_notebook import open_and_run, write_notebook
 
+from memkit.models import TINY_GPT2
 from memkit.program.transformer import training_build
-from memkit.setup.models import TINY_GPT2
-from memkit.setup.training import TrainingSetup
+from memkit.setup import TrainingSetup
 from memkit.tracing.trace import trace_memory
 from memkit.units import ALLOCATOR_BLOCK_BYTES
 from memkit.widgets.step_film import SCRIPT, StepFilm, place

@@ -13,15 +13,15 @@ import numpy as np
 import torch
 
 from book.claims import rounds_to
-from memkit.formats.decoding import decode
-from memkit.formats.dtypes import tensor_bytes
+from memkit.formats.codes import decode
+from memkit.formats.records import tensor_bytes
 from memkit.formula.activations import activation_bytes
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import block_parameters, count_by_kind, count_parameters
 from memkit.formula.states import bytes_per_parameter
+from memkit.models import GPT2_LARGE, GPT2_SMALL, LLAMA_2_7B
 from memkit.program.transformer import Transformer
-from memkit.setup.models import GPT2_LARGE, GPT2_SMALL, LLAMA_2_7B
-from memkit.setup.recipes import (
+from memkit.recipes import (
     ADAMW,
     AUTOCAST_BF16,
     BF16_MASTER,
@@ -33,7 +33,7 @@ from memkit.setup.recipes import (
     OptimizerConfig,
     Precision,
 )
-from memkit.setup.training import TrainingSetup
+from memkit.setup import TrainingSetup
 from memkit.units import GIB
 
 BILLION = 10**9

@@ -1,7 +1,7 @@
-"""Proofs of group C: cards and the memory hierarchy. Card records name their sources in memkit.hardware.cards."""
+"""Proofs of group C: cards and the memory hierarchy. Card records name their sources in memkit.cards."""
 
 from book.claims import rounds_to
-from memkit.hardware.cards import CARDS, Card
+from memkit.cards import CARDS, Card
 
 A100, H100, V100 = CARDS["A100 SXM 80 GB"], CARDS["H100 SXM"], CARDS["V100 32 GB"]
 

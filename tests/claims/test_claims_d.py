@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from claims.test_claims_a import ADAM_BF16, real_step, states_of
 
+from memkit.cards import CARDS, MIN_CAPABILITY
 from memkit.formats.records import FORMATS
 from memkit.formats.rounding import torch_overflow
-from memkit.hardware.cards import CARDS, MIN_CAPABILITY
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 LOST_IN_FP16 = float(np.finfo(np.float16).smallest_subnormal) / 2

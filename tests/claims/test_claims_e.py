@@ -18,9 +18,9 @@ from book.small_gpt import make_small_gpt, text_batches, train
 from memkit.formula.activations import block_ledger
 from memkit.formula.states import bytes_per_parameter
 from memkit.low_precision.sixteen_bit_adamw import SixteenBitAdamW
-from memkit.setup.models import GPT2_LARGE
-from memkit.setup.recipes import ADAMW, AUTOCAST_BF16, BF16_MASTER, BF16_TWO_GRADIENTS, FP32, MEGATRON, PURE_BF16
-from memkit.setup.training import TrainingSetup
+from memkit.models import GPT2_LARGE
+from memkit.recipes import ADAMW, AUTOCAST_BF16, BF16_MASTER, BF16_TWO_GRADIENTS, FP32, MEGATRON, PURE_BF16
+from memkit.setup import TrainingSetup
 from memkit.tracing.cuda import pretend_cuda
 
 BF16, FP16 = torch.bfloat16, torch.float16

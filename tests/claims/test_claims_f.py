@@ -18,11 +18,11 @@ from book.korthikanti import (
 )
 from memkit.formula.activations import activation_bytes, block_ledger
 from memkit.formula.estimate import estimate_memory
-from memkit.recomputation.costs import blocks_ledger, step_flops
-from memkit.setup.models import GPT2_LARGE, LLAMA_2_7B
-from memkit.setup.recipes import PURE_BF16
-from memkit.setup.strategies import CORE, FULL, FULL_NO_STOP, NONE, Strategy, square_root_groups
-from memkit.setup.training import TrainingSetup
+from memkit.models import GPT2_LARGE, LLAMA_2_7B
+from memkit.recipes import PURE_BF16
+from memkit.recomputation import blocks_ledger, step_flops
+from memkit.setup import TrainingSetup
+from memkit.strategies import CORE, FULL, FULL_NO_STOP, NONE, Strategy, square_root_groups
 from memkit.timeline import Instant
 from stepscope.allocator.trace_replay import replay_trace
 

@@ -11,10 +11,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from book.claims import rounds_to
 from book.ranks import run_on_ranks
 from book.small_gpt import SMALL_GPT, make_small_gpt, text_batches
-from memkit.measuring.measure import measure_memory
+from memkit.measure import measure_memory
 from memkit.program.transformer import Transformer, training_build
-from memkit.setup.recipes import OptimizerConfig
-from memkit.setup.training import TrainingSetup
+from memkit.recipes import OptimizerConfig
+from memkit.setup import TrainingSetup
 from memkit.timeline import Instant
 
 OLMO_7B_SEQUENCES, OLMO_7B_TOKENS = 2048, 2048

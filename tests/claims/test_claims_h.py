@@ -7,9 +7,8 @@ from claims.test_claims_d import as_capability  # noqa: F401  the ledger names i
 from torchao.float8 import Float8LinearConfig
 
 from book.claims import rounds_to
-from memkit.hardware.cards import CARDS, MIN_CAPABILITY
-from memkit.low_precision.fp8_linear import FP8_RECIPES
-from memkit.low_precision.scaling import SCALINGS, DelayedScale
+from memkit.cards import CARDS, MIN_CAPABILITY
+from memkit.low_precision.fp8 import FP8_RECIPES, SCALINGS, DelayedScale
 
 E4M3 = "float8_e4m3fn"
 

@@ -20,11 +20,11 @@ from torch.utils.checkpoint import checkpoint
 
 from book.small_programs import ragged_build
 from memkit.formula.estimate import estimate_memory
-from memkit.measuring.saved_tensors import saved_storages
+from memkit.models import GPT2_SMALL, LLAMA_32_1B, TINY_GPT2
 from memkit.program.transformer import Transformer, training_build
-from memkit.setup.models import GPT2_SMALL, LLAMA_32_1B, TINY_GPT2
-from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16
-from memkit.setup.training import TrainingSetup
+from memkit.recipes import AUTOCAST_BF16, PURE_BF16
+from memkit.saved_tensors import saved_storages
+from memkit.setup import TrainingSetup
 from memkit.timeline import MemoryTimeline
 from memkit.units import GIB, MIB
 from stepscope.allocator.caching import CachingAllocator, OutOfMemory

@@ -16,10 +16,10 @@ import torch
 from claims.test_claims_i import STEP, bytes_at, card_of, in_gib, in_mib, step_2, summary
 from torch.profiler import ProfilerActivity, profile, tensorboard_trace_handler
 
+from memkit.cards import CARDS
 from memkit.formula.estimate import estimate_memory
-from memkit.hardware.cards import CARDS
-from memkit.setup.models import GPT2_SMALL
-from memkit.setup.recipes import OptimizerConfig
+from memkit.models import GPT2_SMALL
+from memkit.recipes import OptimizerConfig
 from memkit.units import MIB
 from stepscope.allocator.caching import CachingAllocator, OutOfMemory
 from stepscope.measuring.small_card import SimulatedCard

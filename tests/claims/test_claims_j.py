@@ -13,9 +13,9 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 from book.ranks import run_on_ranks
 from book.training_ranks import steps
+from memkit.models import LLAMA_2_7B, TINY_LLAMA
 from memkit.program.transformer import Transformer
-from memkit.setup.models import LLAMA_2_7B, TINY_LLAMA
-from memkit.setup.training import TrainingSetup
+from memkit.setup import TrainingSetup
 from stepscope.program.sharded import one_rank_of, sharded_build
 from stepscope.setup.layouts import Layout
 from stepscope.sharding import estimate_sharded

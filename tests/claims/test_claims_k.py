@@ -8,10 +8,10 @@ import torch
 from claims.test_claims_a import BILLION, parameters_of
 
 from book.claims import rounds_to
-from memkit.hardware.cards import CARDS
-from memkit.setup.models import LLAMA_2_7B, TINY_LLAMA
-from memkit.setup.recipes import FP32, PURE_BF16, OptimizerConfig
-from memkit.setup.training import TrainingSetup
+from memkit.cards import CARDS
+from memkit.models import LLAMA_2_7B, TINY_LLAMA
+from memkit.recipes import FP32, PURE_BF16, OptimizerConfig
+from memkit.setup import TrainingSetup
 from stepscope.formula.offload import link_bytes
 from stepscope.program.sharded import one_rank_of, sharded_build
 from stepscope.setup.job import Job

@@ -13,13 +13,13 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from book.claims import rounds_to
+from memkit.cards import CARDS
 from memkit.formula.activations import activation_bytes
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.states import bytes_per_parameter
-from memkit.hardware.cards import CARDS
-from memkit.setup.models import LLAMA_2_7B
-from memkit.setup.recipes import ADAMW, AUTOCAST_BF16, BF16_MASTER, FP32, PURE_BF16, OptimizerConfig
-from memkit.setup.training import TrainingSetup
+from memkit.models import LLAMA_2_7B
+from memkit.recipes import ADAMW, AUTOCAST_BF16, BF16_MASTER, FP32, PURE_BF16, OptimizerConfig
+from memkit.setup import TrainingSetup
 from memkit.timeline import Instant
 from stepscope.formula.adapters import count_adapter_parameters
 from stepscope.formula.inference import kv_cache_bytes, kv_cache_bytes_per_token

@@ -5,10 +5,10 @@ from dataclasses import replace
 from claims.test_claims_a import parameters_of
 
 from book.claims import rounds_to
-from memkit.hardware.cards import CARDS
-from memkit.hardware.fit import planned_room
-from memkit.setup.models import LLAMA_2_7B, LLAMA_2_13B, LLAMA_32_1B, LLAMA_32_3B, ModelConfig
-from memkit.setup.recipes import PURE_BF16, OptimizerConfig
+from memkit.cards import CARDS
+from memkit.fit import planned_room
+from memkit.models import LLAMA_2_7B, LLAMA_2_13B, LLAMA_32_1B, LLAMA_32_3B, ModelConfig
+from memkit.recipes import PURE_BF16, OptimizerConfig
 from memkit.units import GIB
 from stepscope.fitting.plan import TrainingPlan, plan_of
 from stepscope.setup.adapters import TARGETS, AdapterConfig

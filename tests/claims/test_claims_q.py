@@ -13,10 +13,10 @@ from torch.distributed.tensor.experimental._context_parallel import _attention a
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from book.claims import rounds_to
+from memkit.cards import CARDS
 from memkit.formula.estimate import estimate_memory
-from memkit.hardware.cards import CARDS
-from memkit.setup.models import LLAMA_3_8B
-from memkit.setup.recipes import PURE_BF16
+from memkit.models import LLAMA_3_8B
+from memkit.recipes import PURE_BF16
 from memkit.units import GIB
 from stepscope.formula.inference import kv_cache_bytes
 from stepscope.setup.adapters import AdapterConfig

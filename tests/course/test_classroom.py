@@ -9,8 +9,8 @@ import pytest
 from lab_server import ROOT
 
 from course.classroom import CUTS, PROFILES, by_process, chapter_budgets, instances, main, most_sharing, plan_classroom
-from memkit.hardware.cards import CARDS
-from memkit.hardware.fit import planned_room
+from memkit.cards import CARDS
+from memkit.fit import planned_room
 from memkit.units import GIB
 from stepscope.fitting.room import CONTEXT_BYTES
 

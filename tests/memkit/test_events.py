@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memkit.events import PARTS, Event, Events
-from memkit.timeline import Instant, MemoryTimeline
+from memkit.timeline import PARTS, Event, Events, Instant, MemoryTimeline
 
 
 @st.composite

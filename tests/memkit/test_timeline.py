@@ -2,8 +2,7 @@
 
 import pytest
 
-from memkit.events import PARTS, Event
-from memkit.timeline import INSTANTS, Instant, MemoryTimeline, compare
+from memkit.timeline import INSTANTS, PARTS, Event, Instant, MemoryTimeline, compare
 
 
 def instant(name="init", values=(1, 2, 3, 4, 5), **fields):

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from memkit.formula.activations import block_ledger
 from memkit.formula.estimate import estimate_memory
-from memkit.setup.models import TINY_GPT2
-from memkit.setup.training import TrainingSetup
+from memkit.models import TINY_GPT2
+from memkit.setup import TrainingSetup
 from memkit.units import (
     GIB,
     KIB,

@@ -11,11 +11,11 @@ import nbformat
 import pytest
 from bs4 import BeautifulSoup
 
+from memkit.cards import CARDS
 from memkit.formula.estimate import estimate_memory
-from memkit.hardware.cards import CARDS
-from memkit.setup.models import PUBLISHED_MODELS
-from memkit.setup.recipes import AUTOCAST_BF16, OptimizerConfig
-from memkit.setup.training import TrainingSetup
+from memkit.models import PUBLISHED_MODELS
+from memkit.recipes import AUTOCAST_BF16, OptimizerConfig
+from memkit.setup import TrainingSetup
 from memkit.units import format_bytes
 from stepscope.fitting.room import fit_on
 

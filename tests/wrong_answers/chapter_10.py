@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from book.exercises.chapter_10 import JOBS
-from memkit.hardware.cards import CARDS
-from memkit.setup.recipes import AUTOCAST_FP16, PURE_BF16, OptimizerConfig
+from memkit.cards import CARDS
+from memkit.recipes import AUTOCAST_FP16, PURE_BF16, OptimizerConfig
 from stepscope.setup.adapters import AdapterConfig
 from stepscope.setup.job import Job
 

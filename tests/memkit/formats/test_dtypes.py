@@ -4,7 +4,7 @@ import ml_dtypes
 import pytest
 import torch
 
-from memkit.formats.dtypes import DTYPE_BITS, dtype_bits, tensor_bytes
+from memkit.formats.records import DTYPE_BITS, dtype_bits, tensor_bytes
 
 IN_TORCH = [name for name in DTYPE_BITS if hasattr(torch, name) and name not in ("int4", "float4_e2m1fn")]
 

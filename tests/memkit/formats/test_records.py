@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from memkit.formats.dtypes import DTYPE_BITS
-from memkit.formats.records import FORMATS, FloatFormat, get_format
+from memkit.formats.records import DTYPE_BITS, FORMATS, FloatFormat, get_format
 
 FLOATS = [name for name, fmt in FORMATS.items() if isinstance(fmt, FloatFormat)]
 IN_ML_DTYPES = [name for name in FLOATS if hasattr(ml_dtypes, name)]

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 
 from memkit.formula.activations import activation_bytes, autocast_cast_bytes, block_ledger
+from memkit.models import GPT2_LARGE, LLAMA_2_7B, LLAMA_3_8B, ModelConfig, gpt2_config
 from memkit.program.transformer import Transformer
-from memkit.setup.models import GPT2_LARGE, LLAMA_2_7B, LLAMA_3_8B, ModelConfig, gpt2_config
-from memkit.setup.recipes import AUTOCAST_BF16, AUTOCAST_FP16, BF16_MASTER, FP32, PURE_BF16, Precision
-from memkit.setup.strategies import RECOMPUTATIONS
-from memkit.setup.training import TrainingSetup
+from memkit.recipes import AUTOCAST_BF16, AUTOCAST_FP16, BF16_MASTER, FP32, PURE_BF16, Precision
+from memkit.setup import TrainingSetup
+from memkit.strategies import RECOMPUTATIONS
 
 GPT2 = replace(gpt2_config("GPT-2 style", 2, 64, 4), vocab_size=101)
 

@@ -14,18 +14,11 @@ from random_setups import random_setup
 from memkit.formula import estimate, estimate_memory
 from memkit.formula.activations import activation_bytes, autocast_cast_bytes
 from memkit.formula.run import run_of
+from memkit.models import TINY_GPT2, TINY_LLAMA
 from memkit.program.transformer import training_build
-from memkit.setup.models import TINY_GPT2, TINY_LLAMA
-from memkit.setup.recipes import (
-    BF16_MASTER,
-    BF16_TWO_GRADIENTS,
-    FP32,
-    KAHAN_BF16,
-    MEGATRON,
-    PURE_BF16,
-)
-from memkit.setup.strategies import CORE, SAVE_PRODUCTS, every, groups
-from memkit.setup.training import TrainingSetup
+from memkit.recipes import BF16_MASTER, BF16_TWO_GRADIENTS, FP32, KAHAN_BF16, MEGATRON, PURE_BF16
+from memkit.setup import TrainingSetup
+from memkit.strategies import CORE, SAVE_PRODUCTS, every, groups
 from memkit.timeline import compare
 from memkit.tracing.trace import trace_memory
 

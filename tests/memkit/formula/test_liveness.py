@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
-from memkit.formula.additions import model_of
 from memkit.formula.liveness import FINISHED, Walk
+from memkit.formula.model import model_of
 from memkit.formula.operations import SAME, Graph, Summed, Tensor
 from memkit.formula.parameters import Parameter, count_parameters
-from memkit.setup.models import TINY_GPT2, TINY_LLAMA
-from memkit.setup.recipes import AUTOCAST_BF16
-from memkit.setup.training import TrainingSetup
+from memkit.models import TINY_GPT2, TINY_LLAMA
+from memkit.recipes import AUTOCAST_BF16
+from memkit.setup import TrainingSetup
 
 COUNT = 64  # float32 values in every tensor
 

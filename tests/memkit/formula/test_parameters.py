@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from memkit.formula.parameters import count_parameters, parameter_ledger
+from memkit.models import GPT2_SMALL, LLAMA_2_7B, PUBLISHED_MODELS, TINY_GPT2, TINY_LLAMA, ModelConfig
 from memkit.program.transformer import Transformer
-from memkit.setup.models import GPT2_SMALL, LLAMA_2_7B, PUBLISHED_MODELS, TINY_GPT2, TINY_LLAMA, ModelConfig
-from memkit.setup.training import TrainingSetup
+from memkit.setup import TrainingSetup
 
 VARIANTS = [
     TINY_GPT2,

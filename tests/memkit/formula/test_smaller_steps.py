@@ -6,11 +6,11 @@ import pytest
 from same_steps import assert_same
 
 from memkit.formula.estimate import estimate_memory
+from memkit.models import TINY_GPT2
+from memkit.optimizers import OPTIMIZERS
 from memkit.program.transformer import training_build
-from memkit.setup.models import TINY_GPT2
-from memkit.setup.optimizers import OPTIMIZERS
-from memkit.setup.recipes import FP32, OptimizerConfig
-from memkit.setup.training import TrainingSetup
+from memkit.recipes import FP32, OptimizerConfig
+from memkit.setup import TrainingSetup
 from memkit.tracing.trace import trace_memory
 
 GPT = TrainingSetup(

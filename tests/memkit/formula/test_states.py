@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from memkit.formula.states import bytes_per_parameter, state_ledger
+from memkit.models import TINY_GPT2, TINY_LLAMA
+from memkit.optimizers import OPTIMIZERS
 from memkit.program.optimizers import make_optimizer
 from memkit.program.transformer import Transformer
-from memkit.setup.models import TINY_GPT2, TINY_LLAMA
-from memkit.setup.optimizers import OPTIMIZERS
-from memkit.setup.recipes import (
+from memkit.recipes import (
     ADAMW,
     AUTOCAST_BF16,
     BF16_MASTER,
@@ -23,7 +23,7 @@ from memkit.setup.recipes import (
     OptimizerConfig,
     Precision,
 )
-from memkit.setup.training import TrainingSetup
+from memkit.setup import TrainingSetup
 
 OFFERED = [(name, implementation) for name, record in OPTIMIZERS.items() for implementation in record.implementations]
 SMALL = {

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from memkit.formula.activations import block_ledger
+from memkit.models import LLAMA_2_7B
 from memkit.program.transformer import training_build
-from memkit.setup.models import LLAMA_2_7B
-from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16
-from memkit.setup.training import TrainingSetup
+from memkit.recipes import AUTOCAST_BF16, PURE_BF16
+from memkit.setup import TrainingSetup
 from memkit.tracing.trace import trace_memory
 
 SETUP = TrainingSetup(model=LLAMA_2_7B, precision=AUTOCAST_BF16, seq_len=2048)

@@ -9,9 +9,16 @@ import torch
 from torch import nn
 from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
-from memkit.low_precision.casts import DelayedFactor, cast_to
-from memkit.low_precision.fp8_linear import FP8_RECIPES, Fp8Linear, convert_to_fp8
-from memkit.low_precision.scaling import SCALINGS, DelayedScale, scale_to
+from memkit.low_precision.fp8 import (
+    FP8_RECIPES,
+    SCALINGS,
+    DelayedFactor,
+    DelayedScale,
+    Fp8Linear,
+    cast_to,
+    convert_to_fp8,
+    scale_to,
+)
 
 TOKENS, INPUTS, OUTPUTS = 256, 384, 128
 TORCHAO = {"tensor": "tensorwise", "row": "rowwise", "row_wide_wgrad": "rowwise_with_gw_hp"}

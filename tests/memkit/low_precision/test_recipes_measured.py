@@ -4,10 +4,10 @@ import pytest
 
 from book.small_gpt import SMALL_GPT
 from memkit.formula.states import bytes_per_parameter, state_bytes
-from memkit.measuring.measure import measure_memory
+from memkit.measure import measure_memory
 from memkit.program.transformer import training_build
-from memkit.setup.recipes import ADAMW, KAHAN_BF16, PRECISIONS, PURE_BF16, OptimizerConfig
-from memkit.setup.training import TrainingSetup
+from memkit.recipes import ADAMW, KAHAN_BF16, PRECISIONS, PURE_BF16, OptimizerConfig
+from memkit.setup import TrainingSetup
 from memkit.tracing.trace import trace_memory
 
 RECIPES = (*PRECISIONS.values(), KAHAN_BF16)

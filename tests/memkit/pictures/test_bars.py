@@ -6,7 +6,7 @@ from drawn import marks_of
 from memkit.formula.states import bytes_per_parameter
 from memkit.pictures.bars import rows_figure
 from memkit.pictures.colours import COLOUR, LOOKS, OKABE_ITO, looks_of
-from memkit.setup.recipes import ADAMW, PRECISIONS
+from memkit.recipes import ADAMW, PRECISIONS
 from memkit.timeline import PARTS
 
 

@@ -7,7 +7,7 @@ from drawn import words_of
 
 from book.small_gpt import SMALL_GPT
 from memkit import OptimizerConfig, TrainingSetup, estimate_memory, measure_memory, training_build
-from memkit.pictures.over_time import over_time_figure, steps_of
+from memkit.pictures.timeline import over_time_figure, steps_of
 from memkit.timeline import Event, Instant, MemoryTimeline
 
 SETUP = TrainingSetup(

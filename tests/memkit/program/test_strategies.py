@@ -6,14 +6,15 @@ import pytest
 import torch
 
 from memkit.formula.estimate import estimate_memory
-from memkit.measuring.measure import NUMBER, measure_memory
-from memkit.measuring.saved_tensors import saved_bytes
-from memkit.program.doors import tensors_in
+from memkit.measure import NUMBER, measure_memory
+from memkit.models import gpt2_config, llama_config
+from memkit.program.hooks import tensors_in
 from memkit.program.transformer import Transformer, random_batches, strategy_build
-from memkit.recomputation.costs import blocks_ledger, step_flops, stored_bytes
-from memkit.setup.models import gpt2_config, llama_config
-from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16
-from memkit.setup.strategies import (
+from memkit.recipes import AUTOCAST_BF16, PURE_BF16
+from memkit.recomputation import blocks_ledger, step_flops, stored_bytes
+from memkit.saved_tensors import saved_bytes
+from memkit.setup import TrainingSetup
+from memkit.strategies import (
     CORE,
     FULL,
     FULL_NO_STOP,
@@ -29,7 +30,6 @@ from memkit.setup.strategies import (
     policy,
     sequential,
 )
-from memkit.setup.training import TrainingSetup
 from memkit.tracing.flops import counted_flops
 from memkit.tracing.trace import trace_memory
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from memkit.models import TINY_GPT2
 from memkit.program.transformer import training_build
-from memkit.setup.models import TINY_GPT2
-from memkit.setup.training import TrainingSetup
+from memkit.setup import TrainingSetup
 from memkit.tracing.trace import trace_memory
 
 

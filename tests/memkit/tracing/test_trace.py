@@ -18,11 +18,11 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from training_loop import training
 
 from memkit.formula.parameters import count_parameters
-from memkit.measuring.measure import NUMBER, measure_memory
+from memkit.measure import NUMBER, measure_memory
+from memkit.models import LLAMA_2_7B, LLAMA_3_70B, TINY_GPT2, TINY_LLAMA
 from memkit.program.transformer import training_build
-from memkit.setup.models import LLAMA_2_7B, LLAMA_3_70B, TINY_GPT2, TINY_LLAMA
-from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
-from memkit.setup.training import TrainingSetup
+from memkit.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
+from memkit.setup import TrainingSetup
 from memkit.tracing.shapes import NeedsValues
 from memkit.tracing.trace import Tracer, trace_memory
 

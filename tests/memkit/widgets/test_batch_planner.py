@@ -4,7 +4,7 @@
 import pytest
 
 from memkit.formula.parameters import count_parameters
-from memkit.setup.models import LLAMA_32_1B
+from memkit.models import LLAMA_32_1B
 from memkit.units import format_bytes
 from memkit.widgets.batch_planner import BatchPlanner
 

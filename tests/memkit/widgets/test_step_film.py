@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from memkit.formula.estimate import estimate_memory
+from memkit.models import TINY_GPT2
 from memkit.program.transformer import training_build
-from memkit.setup.models import TINY_GPT2
-from memkit.setup.training import TrainingSetup
+from memkit.setup import TrainingSetup
 from memkit.timeline import Instant, MemoryTimeline
 from memkit.tracing.trace import trace_memory
 from memkit.widgets.step_film import FILM, StepFilm, without_small_blocks

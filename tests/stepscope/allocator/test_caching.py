@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memkit.hardware.workspaces import training_workspace_bytes, workspace_bytes
+from memkit.fit import training_workspace_bytes, workspace_bytes
 from memkit.units import KIB, MIB, round_up
 from stepscope.allocator.caching import CachingAllocator, OutOfMemory
 from stepscope.allocator.config import AllocatorConfig, segment_size

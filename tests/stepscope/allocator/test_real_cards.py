@@ -10,7 +10,7 @@ import pytest
 from card_recordings import recording
 from real_cards import replayed
 
-from memkit.hardware.workspaces import workspace_bytes
+from memkit.fit import workspace_bytes
 from memkit.units import MIB
 from stepscope.allocator.snapshot_reader import read_snapshot
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from memkit.formula.estimate import estimate_memory
-from memkit.setup.models import GPT2_SMALL
+from memkit.models import GPT2_SMALL
 from stepscope.fitting.advice import CHANGES, advice_in_words, effects_on_setup
 from stepscope.setup.job import Job
 from stepscope.setup.places import Place

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from memkit.models import TINY_GPT2, TINY_LLAMA
 from memkit.program.transformer import training_build
-from memkit.setup.models import TINY_GPT2, TINY_LLAMA
-from memkit.setup.training import TrainingSetup
+from memkit.setup import TrainingSetup
 from stepscope.allocator.snapshot_writer import predicted_snapshot
 from stepscope.allocator.trace_replay import replay_trace
 from stepscope.fitting.diagnosis import Diagnosis, diagnose_memory

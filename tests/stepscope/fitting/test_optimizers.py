@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from memkit.hardware.cards import CARDS
+from memkit.cards import CARDS
 from stepscope.fitting.grid import TRIED, not_tried
 from stepscope.fitting.optimizers import GIVEN_UP, PLANNED
 from stepscope.fitting.plan import GIVES_UP

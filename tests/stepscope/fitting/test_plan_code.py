@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from memkit.cards import CARDS
 from memkit.formula.parameters import count_parameters
-from memkit.hardware.cards import CARDS
+from memkit.models import TINY_LLAMA, gpt2_config, llama_config
 from memkit.program.transformer import Transformer, random_batches
-from memkit.setup.models import TINY_LLAMA, gpt2_config, llama_config
-from memkit.setup.recipes import (
+from memkit.recipes import (
     AUTOCAST_BF16,
     AUTOCAST_FP16,
     BF16_MASTER,
@@ -22,7 +22,7 @@ from memkit.setup.recipes import (
     PURE_BF16,
     OptimizerConfig,
 )
-from memkit.setup.strategies import FULL, SAVE_ATTENTION, SAVE_EVERY_SECOND, every, groups
+from memkit.strategies import FULL, SAVE_ATTENTION, SAVE_EVERY_SECOND, every, groups
 from stepscope.fitting import plan_run
 from stepscope.fitting.plan import plan_of
 from stepscope.fitting.plan_code import LIBRARIES, code_of, trainer_arguments, why_not

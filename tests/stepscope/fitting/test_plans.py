@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from memkit.hardware.cards import CARDS
-from memkit.recomputation.costs import step_flops
-from memkit.setup.models import GPT2_XL, LLAMA_2_7B, LLAMA_32_1B, TINY_LLAMA
-from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16
-from memkit.setup.strategies import NONE
-from memkit.setup.training import TrainingSetup
+from memkit.cards import CARDS
+from memkit.models import GPT2_XL, LLAMA_2_7B, LLAMA_32_1B, TINY_LLAMA
+from memkit.recipes import AUTOCAST_BF16, PURE_BF16
+from memkit.recomputation import step_flops
+from memkit.setup import TrainingSetup
+from memkit.strategies import NONE
 from memkit.units import GIB
 from stepscope.fitting.grid import PRECISIONS, TRIED, layouts_of, strategies_of, ways_of
 from stepscope.fitting.plan import GIVES_UP, plan_of

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from memkit.cards import CARDS
+from memkit.fit import fit_on, verdict
 from memkit.formula.estimate import estimate_memory
-from memkit.hardware.cards import CARDS
-from memkit.hardware.fit import fit_on, verdict
-from memkit.setup.models import GPT2_LARGE
-from memkit.setup.recipes import OptimizerConfig
+from memkit.models import GPT2_LARGE
+from memkit.recipes import OptimizerConfig
 from memkit.timeline import Instant, MemoryTimeline
 from stepscope.allocator.config import AllocatorConfig
 from stepscope.allocator.stories import growing_story

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from memkit.cards import CARDS
 from memkit.formula.parameters import count_parameters
-from memkit.hardware.cards import CARDS
-from memkit.setup.models import LLAMA_2_7B
-from memkit.setup.recipes import AUTOCAST_BF16, FP32, FUSED_ADAMW, PURE_BF16, OptimizerConfig
-from memkit.setup.strategies import FULL, every, groups, sequential
+from memkit.models import LLAMA_2_7B
+from memkit.recipes import AUTOCAST_BF16, FP32, FUSED_ADAMW, PURE_BF16, OptimizerConfig
+from memkit.strategies import FULL, every, groups, sequential
 from stepscope.fitting.step import seconds_by_term
 from stepscope.setup.adapters import AdapterConfig, linear_layers
 from stepscope.setup.experts import QWEN_3_30B_A3B

@@ -10,7 +10,7 @@ from lab_server import ROOT
 from tests_of_the_kit import kit_tests
 
 from memkit.formula import estimate_memory
-from memkit.setup.recipes import PRECISIONS, PURE_BF16, TORCH_PRECISIONS, OptimizerConfig
+from memkit.recipes import PRECISIONS, PURE_BF16, TORCH_PRECISIONS, OptimizerConfig
 from stepscope.program.job import job_build
 from stepscope.setup.adapters import AdapterConfig
 from stepscope.setup.experts import experts_config

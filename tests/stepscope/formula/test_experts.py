@@ -7,10 +7,10 @@ import torch
 
 from memkit.formula.activations import block_ledger
 from memkit.low_precision.autocast import LOWER_PRECISION
-from memkit.measuring.saved_tensors import saved_bytes
-from memkit.setup.models import TINY_LLAMA
-from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16
-from memkit.setup.training import TrainingSetup
+from memkit.models import TINY_LLAMA
+from memkit.recipes import AUTOCAST_BF16, FP32, PURE_BF16
+from memkit.saved_tensors import saved_bytes
+from memkit.setup import TrainingSetup
 from stepscope.program.experts import Experts
 from stepscope.setup.experts import experts_config
 

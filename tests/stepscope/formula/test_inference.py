@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from memkit.models import LLAMA_2_7B, TINY_GPT2, TINY_LLAMA
 from memkit.program.transformer import Transformer
-from memkit.setup.models import LLAMA_2_7B, TINY_GPT2, TINY_LLAMA
-from memkit.setup.training import TrainingSetup
+from memkit.setup import TrainingSetup
 from stepscope.formula.inference import kv_cache_bytes, kv_cache_bytes_per_token
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests_of_the_kit import kit_tests
 
-from memkit.setup.models import TINY_LLAMA
+from memkit.models import TINY_LLAMA
 from stepscope.program import job  # noqa: F401 - a model's experts are made from here on
 from stepscope.setup.experts import QWEN_3_30B_A3B, experts_config
 

@@ -9,9 +9,9 @@ from torchtune_3b import ADAPTERS, RECOMPUTED, OffloadsInputs
 
 from book.pieces_of_logits import CompiledLoss, PiecesOfLogits
 from memkit.formula.estimate import estimate_memory
+from memkit.models import LLAMA_32_3B, TINY_LLAMA
 from memkit.program.transformer import training_build
-from memkit.setup.models import LLAMA_32_3B, TINY_LLAMA
-from memkit.setup.recipes import PURE_BF16, OptimizerConfig
+from memkit.recipes import PURE_BF16, OptimizerConfig
 from memkit.units import GIB
 from stepscope.program.job import job_build
 from stepscope.setup.job import Job

@@ -10,18 +10,9 @@ from torch import nn
 
 from memkit.formula.parameters import Parameter, parameter_ledger
 from memkit.formula.states import optimizer_tensors, shared_tensors
-from memkit.program.doors import tensors_in
-from memkit.setup.models import (
-    GPT2_SMALL,
-    LLAMA_2_7B,
-    LLAMA_3_8B,
-    MISTRAL_7B,
-    QWEN_2_05B,
-    TINY_GPT2,
-    TINY_LLAMA,
-    ModelConfig,
-)
-from memkit.setup.recipes import FP32, PURE_BF16, OptimizerConfig
+from memkit.models import GPT2_SMALL, LLAMA_2_7B, LLAMA_3_8B, MISTRAL_7B, QWEN_2_05B, TINY_GPT2, TINY_LLAMA, ModelConfig
+from memkit.program.hooks import tensors_in
+from memkit.recipes import FP32, PURE_BF16, OptimizerConfig
 from stepscope.formula.adapters import count_adapter_parameters, frozen_tensors, trained_parameters
 from stepscope.setup.adapters import AdapterConfig, linear_layers
 from stepscope.setup.optimizers import OPTIMIZERS, is_paged

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import same_steps
 
+from memkit import optimizers as kit
 from memkit.formula.activations import block_ledger
 from memkit.formula.estimate import estimate_memory
-from memkit.setup import optimizers as kit
-from memkit.setup.models import TINY_GPT2, TINY_LLAMA
-from memkit.setup.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32, PURE_BF16, OptimizerConfig
-from memkit.setup.strategies import SAVE_PRODUCTS
+from memkit.models import TINY_GPT2, TINY_LLAMA
+from memkit.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32, PURE_BF16, OptimizerConfig
+from memkit.strategies import SAVE_PRODUCTS
 from stepscope.program.job import job_build
 from stepscope.setup.adapters import AdapterConfig
 from stepscope.setup.job import Job

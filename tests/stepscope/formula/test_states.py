@@ -3,8 +3,8 @@
 import pytest
 from tests_of_the_kit import kit_tests
 
-from memkit.setup import optimizers as kit
-from memkit.setup.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
+from memkit import optimizers as kit
+from memkit.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
 from stepscope.setup.optimizers import OPTIMIZERS
 
 KIT = kit_tests("formula/test_states.py")

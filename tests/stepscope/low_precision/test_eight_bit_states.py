@@ -5,10 +5,10 @@ import torch
 
 from book.small_gpt import SMALL_GPT
 from memkit.formula.states import state_bytes
-from memkit.measuring.measure import measure_memory
+from memkit.measure import measure_memory
 from memkit.program.transformer import Transformer
-from memkit.setup.recipes import PRECISIONS, OptimizerConfig
-from memkit.setup.training import TrainingSetup
+from memkit.recipes import PRECISIONS, OptimizerConfig
+from memkit.setup import TrainingSetup
 from stepscope.setup.optimizers import OPTIMIZERS
 from stepscope.tracing.trace import trace_script
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from memkit.measuring.measure import measure_memory
-from memkit.setup.models import TINY_LLAMA
-from memkit.setup.recipes import AUTOCAST_BF16, PURE_BF16
+from memkit.measure import measure_memory
+from memkit.models import TINY_LLAMA
+from memkit.recipes import AUTOCAST_BF16, PURE_BF16
 from stepscope.program.job import job_build
 from stepscope.setup.adapters import AdapterConfig
 from stepscope.setup.job import Job

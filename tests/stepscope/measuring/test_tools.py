@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from book.small_programs import ragged_build, small_net, small_step
-from memkit.measuring.measure import measure_memory
-from memkit.setup.models import TINY_LLAMA
-from memkit.setup.training import TrainingSetup
+from memkit.measure import measure_memory
+from memkit.models import TINY_LLAMA
+from memkit.setup import TrainingSetup
 from memkit.units import KIB, MIB
 from stepscope.allocator.caching import CachingAllocator, OutOfMemory
 from stepscope.allocator.heap import Driver

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from tests_of_the_kit import kit_tests
 
-from memkit.recomputation.costs import step_flops
-from memkit.setup.strategies import FULL, NONE
+from memkit.recomputation import step_flops
+from memkit.strategies import FULL, NONE
 from memkit.tracing.flops import flops_counted_in
 from stepscope.program.job import job_build
 from stepscope.setup.adapters import AdapterConfig

@@ -12,8 +12,8 @@ pytest.importorskip("transformers", reason="the extra zoo")
 from hugging_face_configs import CONFIGS
 
 from memkit.formula.parameters import count_parameters
-from memkit.measuring.measure import measure_memory
-from memkit.setup.models import PUBLISHED_MODELS
+from memkit.measure import measure_memory
+from memkit.models import PUBLISHED_MODELS
 from memkit.units import round_up
 from stepscope.program.hugging_face import hugging_face_build, hugging_face_model
 from stepscope.setup.hugging_face import FAMILIES, model_of_config, read_config

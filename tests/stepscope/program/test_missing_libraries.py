@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from memkit.formula.estimate import estimate_memory
-from memkit.setup.models import TINY_LLAMA
-from memkit.setup.recipes import PURE_BF16, OptimizerConfig
+from memkit.models import TINY_LLAMA
+from memkit.recipes import PURE_BF16, OptimizerConfig
 from stepscope.program.job import job_build
 from stepscope.setup.adapters import AdapterConfig
 from stepscope.setup.job import Job

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from memkit.setup.models import llama_config
+from memkit.models import llama_config
 from stepscope.formula.adapters import count_adapter_parameters
 from stepscope.setup.adapters import AdapterConfig
 

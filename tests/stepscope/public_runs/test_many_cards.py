@@ -16,7 +16,7 @@ from bench.many_cards import MODELS, Refusal, predict, predicted_rows, program_o
 from book import many_cards
 from book.many_cards import cards_words, load_many_cards, refusals, store_many_cards
 from memkit import TrainingSetup, estimate_memory, models, recipes
-from memkit.hardware.workspaces import training_workspace_bytes
+from memkit.fit import training_workspace_bytes
 
 RUNS = [run for run in load_many_cards() if run.kind != "Liger's twins"]
 LAYERS = [run for run in load_many_cards() if run.kind == "Liger's twins" and not run.refused]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from memkit.setup.models import TINY_GPT2, TINY_LLAMA
-from memkit.setup.recipes import OptimizerConfig
+from memkit.models import TINY_GPT2, TINY_LLAMA
+from memkit.recipes import OptimizerConfig
 from stepscope.setup.adapters import AdapterConfig
 from stepscope.setup.experts import experts_config
 from stepscope.setup.job import Job

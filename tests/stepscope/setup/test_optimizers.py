@@ -2,11 +2,11 @@
 
 import pytest
 
-from memkit.formula.optimizer import RULES
+from memkit import optimizers as kit
+from memkit.formula.update import RULES
+from memkit.optimizers import IMPLEMENTATIONS, TRACE_IT
 from memkit.program.optimizers import class_of
-from memkit.setup import optimizers as kit
-from memkit.setup.optimizers import IMPLEMENTATIONS, TRACE_IT
-from memkit.setup.recipes import OptimizerConfig
+from memkit.recipes import OptimizerConfig
 from stepscope.setup.optimizers import OPTIMIZERS
 
 OF_TORCH = {name: record for name, record in OPTIMIZERS.items() if record.made_by.startswith("torch.")}

@@ -7,7 +7,7 @@ import torch
 
 from memkit import TrainingSetup, count_parameters, models, recipes
 from memkit.formula.parameters import parameter_ledger
-from memkit.setup.strategies import every
+from memkit.strategies import every
 from stepscope import trace_script
 from stepscope.program.sharded import one_rank_of, sharded_build
 from stepscope.setup.experts import experts_config

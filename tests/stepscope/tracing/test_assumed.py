@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from memkit.measuring.measure import measure_memory
+from memkit.measure import measure_memory
 from stepscope.tracing.refusals import NeedsValues
 from stepscope.tracing.trace import trace_script
 

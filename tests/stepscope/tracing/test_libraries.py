@@ -7,7 +7,7 @@ import torch
 from torch import linalg, nn
 from training_loop import training
 
-from memkit.measuring.measure import measure_memory
+from memkit.measure import measure_memory
 from stepscope.tracing.trace import trace_script
 
 

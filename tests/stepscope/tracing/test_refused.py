@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from memkit.measuring.measure import measure_memory
+from memkit.measure import measure_memory
 from stepscope.tracing.trace import trace_script
 
 HALF = torch.bfloat16

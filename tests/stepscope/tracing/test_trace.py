@@ -16,7 +16,7 @@ from torch import nn
 from tqdm import tqdm
 
 from book import progress
-from memkit.measuring.measure import measure_memory
+from memkit.measure import measure_memory
 from stepscope.program.threads import watching_threads
 from stepscope.tracing.refusals import NeedsValues
 from stepscope.tracing.trace import trace_script

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from memkit.cards import CARDS
+from memkit.fit import fit_on
 from memkit.formula.activations import block_ledger
 from memkit.formula.estimate import estimate_memory
-from memkit.hardware.cards import CARDS
-from memkit.hardware.fit import fit_on
-from memkit.setup.models import LLAMA_2_7B
-from memkit.setup.recipes import PURE_BF16
+from memkit.models import LLAMA_2_7B
+from memkit.recipes import PURE_BF16
 from stepscope.setup.adapters import AdapterConfig
 from stepscope.setup.job import Job
 from stepscope.widgets.adapter_explorer import AdapterExplorer

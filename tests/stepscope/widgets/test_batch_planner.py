@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from memkit.hardware.cards import CARDS
-from memkit.hardware.fit import fit_on
-from memkit.setup.models import LLAMA_32_1B
-from memkit.setup.recipes import PURE_BF16, OptimizerConfig
-from memkit.setup.training import TrainingSetup
+from memkit.cards import CARDS
+from memkit.fit import fit_on
+from memkit.models import LLAMA_32_1B
+from memkit.recipes import PURE_BF16, OptimizerConfig
+from memkit.setup import TrainingSetup
 from memkit.units import format_bytes
 from memkit.widgets.batch_planner import BatchPlanner
 from stepscope.setup.layouts import Layout

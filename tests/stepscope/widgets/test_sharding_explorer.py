@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from cells import texts_of
 
-from memkit.setup.models import LLAMA_2_7B
-from memkit.setup.recipes import OptimizerConfig
-from memkit.setup.training import TrainingSetup
+from memkit.models import LLAMA_2_7B
+from memkit.recipes import OptimizerConfig
+from memkit.setup import TrainingSetup
 from memkit.units import format_bytes
 from stepscope.setup.layouts import Layout
 from stepscope.sharding import estimate_sharded, step_traffic

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from memkit.measuring.measure import measure_memory
+from memkit.measure import measure_memory
 from stepscope.tracing.trace import trace_script
 
 EXACT, MORE = 0.001, 0.05

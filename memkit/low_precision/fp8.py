@@ -1,0 +1,447 @@
+"""A linear layer whose three products take numbers of eight or four bits: factor, cast, product, layer.
+
+The factor moves a tensor into the range of the format. E4M3 ends at 448 and E5M2 at 57344. So each group of values is
+multiplied by m before the cast and by 1/m after the product:
+
+    amax = max |x|            m = largest element / amax            element = round(x * m)            x ~ element / m
+
+m is what torchao and Transformer Engine call *scale*; its reciprocal, the **scale** of chapter 02's block formats, is
+what ``torch._scaled_mm`` and cuBLAS want and what is stored beside the elements. Two choices make a recipe: who shares
+a factor (the whole tensor, a row, 128 neighbours, a square of 128 x 128, 32 or 16 neighbours), and which numbers it
+may be (the rules of ``memkit.formats.blocks``).
+
+*Current* scaling takes amax from the tensor at hand, which reads it twice. *Delayed* scaling takes it from the
+last steps (``DelayedScale``), which reads it once and can be surprised.
+
+Sources: torchao 0.18, float8_utils.amax_to_scale and mx_tensor.to_mx; Transformer Engine 2.20,
+common/recipe/__init__.py, quantization._default_sf_compute and custom_recipes/quantization_nvfp4.py; DeepSeek-AI
+2024, arXiv:2412.19437, section 3.3 (1x128 and 128x128); NVIDIA 2025, arXiv:2509.25149 (NVFP4).
+
+Cast and factors run as operations of torch (``memkit::factors``, ``encode``, ``decode``): no value comes back to
+Python, so a trace can follow a layer that casts by shapes alone.
+
+A layer y = x W' multiplies three times, and each time two matrices meet that were cast for this product:
+
+    forward       y  = Q(x)  Q(W)'      summed over the inputs
+    dgrad         dx = Q(dy) Q(W)       summed over the outputs
+    wgrad         dW = Q(dy)' Q(x)      summed over the tokens
+
+Q multiplies each group of values by a factor and rounds. A factor can leave a sum only if all its terms
+share it, so the groups lie along the dimension that is summed. Each matrix enters two products and is summed over
+another dimension in each: it is cast twice, once as it stands and once transposed. Only where a group is square (the
+whole tensor, 128 x 128) are both casts the same numbers.
+
+What stays wide is what makes this training work: the sums (float32 in the tensor cores), the weight that the
+optimizer updates, its gradient, and everything between the layers.
+
+For the backward the layer keeps x in the form that wgrad wants, cast and transposed: one byte a value instead of two,
+half a byte in NVFP4. W is cast again when dgrad wants it, so no copy of it stays.
+
+The numbers are exact: two E4M3 values have a product of 8 bits, which float32 holds. So a float32 product of the
+decoded matrices is the eight-bit product but for the order of its sums; where torch has a kernel of its own for the
+scaling (``torch._scaled_mm``: per tensor or row), that one is used. ``Fp8Linear.kernel`` says which it was. This layer
+is for reading and for numbers; for speed take torchao or Transformer Engine.
+"""
+
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from memkit.formats import codes as number_codes
+from memkit.formats import rounding
+from memkit.formats.blocks import FLOAT32_MAX, Factors, Quantized, Scaling, by_block, factors_of, quantize_to
+from memkit.formats.records import FORMATS, get_format
+from memkit.formats.rounding import as_real
+from memkit.units import as_one_of, as_whole_number
+
+WHOLE = 0
+"""A block as long as its dimension."""
+
+
+SCALINGS = {
+    name: Scaling(
+        name=name, block_shape=shape, scale_rule=rule, scale=FORMATS[scale], has_tensor_scale=name.startswith("nvfp4"),
+    )
+    for name, shape, scale, rule in (
+        ("none", (WHOLE, WHOLE), "float32", "unit"),
+        ("tensor", (WHOLE, WHOLE), "float32", "nearest"),
+        ("tensor_power_of_two", (WHOLE, WHOLE), "float32", "power_of_two"),
+        ("row", (1, WHOLE), "float32", "nearest"),
+        ("row_power_of_two", (1, WHOLE), "float32", "power_of_two"),
+        ("1x128", (1, 128), "float32", "power_of_two"),
+        ("128x128", (128, 128), "float32", "power_of_two"),
+        ("mx", (1, 32), "float8_e8m0fnu", "nvidia_round_up"),
+        ("mx_floor", (1, 32), "float8_e8m0fnu", "ocp_floor"),
+        ("nvfp4", (1, 16), "float8_e4m3fn", "nearest"),
+        ("nvfp4_16x16", (16, 16), "float8_e4m3fn", "nearest"),
+    )
+}
+"""The scalings of the book by name. torchao's rowwise recipe is ``row_power_of_two``; Transformer Engine's block
+recipe takes powers of two too, DeepSeek's kernels the exact quotient."""
+
+
+def factors_from(amax: object, scaling: str, element: str) -> Factors:
+    """The factors of blocks whose largest magnitudes are ``amax``. A block of zeros has the factor 1.
+
+    >>> float(factors_from(3.5, "tensor", "float8_e4m3fn").multipliers)    # 448 / 3.5
+    128.0
+    >>> float(factors_from(3.0, "row_power_of_two", "float8_e4m3fn").multipliers)    # 149.33, cut down
+    128.0
+    """
+    return factors_of(as_real(amax), SCALINGS[as_one_of("scaling", scaling, SCALINGS)], get_format(element))
+
+
+def scale_to(x: object, element: str, scaling: str) -> Quantized:
+    """A matrix in ``element`` by a scaling of the book.
+
+    Raises: ValueError: the blocks do not tile the matrix.
+    """
+    return quantize_to(x, get_format(element), SCALINGS[as_one_of("scaling", scaling, SCALINGS)])
+
+
+def relative_error(x: object, held: object) -> float:
+    """Root mean square of the error by that of ``x``."""
+    x, held = as_real(x).astype(np.float64), as_real(held).astype(np.float64)
+    if x.shape != held.shape:
+        raise ValueError(f"held has the shape {held.shape}, x has {x.shape}")
+    return float(np.sqrt(np.mean((x - held) ** 2) / np.mean(x**2)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DelayedScale:
+    """The factor of the next cast, from the largest magnitudes of the last ones; Transformer Engine's defaults.
+
+    ``history`` ends with the latest step, and its maximum counts; ``margin`` halves the factor so many times.
+
+    >>> scale = DelayedScale(history_len=2)
+    >>> [(scale := scale.after(amax)).multiplier for amax in (1.0, 14.0, 1.0, 1.0)]    # a spike stays two steps
+    [448.0, 32.0, 32.0, 448.0]
+    """
+
+    element: str = "float8_e4m3fn"
+    history_len: int = 1024
+    margin: int = 0
+    history: tuple[float, ...] = ()
+    multiplier: float = 1.0
+
+    def __post_init__(self):
+        as_whole_number("history_len", self.history_len, 1)
+        as_whole_number("margin", self.margin)
+
+    def after(self, amax: float) -> "DelayedScale":
+        """The state after a cast that saw ``amax``; where that is 0, infinite or NaN the factor stays."""
+        history = (*self.history, float(amax))[-self.history_len :]
+        wanted = float(np.max(history))
+        multiplier = self.multiplier
+        if 0 < wanted < math.inf:
+            with np.errstate(over="ignore"):
+                quotient = np.float32(get_format(self.element).max) / np.float32(wanted)
+            multiplier = float(min(quotient / np.float32(2**self.margin), FLOAT32_MAX))
+        return replace(self, history=history, multiplier=multiplier)
+
+
+@torch.library.custom_op("memkit::factors", mutates_args=())
+def factors(amax: Tensor, scaling: str, element: str) -> tuple[Tensor, Tensor, Tensor]:
+    """``scaling.factors_from``: multipliers and block scales, of amax's shape, and the tensor's scale; float32."""
+    blocks = factors_from(amax.cpu().numpy(), scaling, element)
+    arrays = blocks.multipliers, blocks.block_scales, np.float32(blocks.tensor_scale)
+    return tuple(torch.tensor(array, device=amax.device) for array in arrays)
+
+
+@factors.register_fake
+def _(amax, scaling, element):
+    return torch.empty_like(amax), torch.empty_like(amax), amax.new_empty(())
+
+
+@torch.library.custom_op("memkit::encode", mutates_args=())
+def encode(x: Tensor, element: str) -> Tensor:
+    """``rounding.encode``, saturating: a byte a code."""
+    codes = rounding.encode(x.cpu().numpy(), element, overflow="saturate")
+    return torch.from_numpy(codes).to(x.device)
+
+
+@encode.register_fake
+def _(x, element):
+    return torch.empty_like(x, dtype=torch.uint8)
+
+
+@torch.library.custom_op("memkit::decode", mutates_args=())
+def decode(codes: Tensor, element: str) -> Tensor:
+    """``decoding.decode`` in float32."""
+    values = number_codes.decode(codes.cpu().numpy(), element, dtype=np.float32)
+    return torch.from_numpy(values).to(codes.device)
+
+
+@decode.register_fake
+def _(codes, element):
+    return torch.empty_like(codes, dtype=torch.float32)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cast:
+    """A matrix in eight or four bits: elements (two of four bits a byte), a scale a block, one for the tensor."""
+
+    elements: Tensor
+    scales: Tensor
+    tensor_scale: Tensor | None
+    element: str
+    scaling: str
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What it keeps in memory."""
+        return tuple(t for t in (self.elements, self.scales, self.tensor_scale) if t is not None)
+
+    def over(self, elements: Tensor, scales: Tensor, tensor_scale: Tensor | None = None) -> "Cast":
+        """The same formats over other tensors."""
+        return replace(self, elements=elements, scales=scales, tensor_scale=tensor_scale)
+
+    def wide(self) -> Tensor:
+        """element * scale in float32. Shapes: [rows, columns]."""
+        if not self.element.startswith(("float8", "int8")):
+            is_packed = get_format(self.element).bits == 4
+            pairs = torch.stack([self.elements & 15, self.elements >> 4], -1).flatten(-2)
+            codes = pairs if is_packed else self.elements
+            values = decode(codes.contiguous(), self.element)
+        else:
+            values = self.elements.float()
+        scales = self.scales.float() if self.tensor_scale is None else self.scales.float() * self.tensor_scale
+        return by_block(values, scales, SCALINGS[self.scaling])
+
+    def t(self) -> "Cast":
+        """The transpose, of a matrix with square blocks."""
+        return self.over(self.elements.t(), self.scales.t(), self.tensor_scale)
+
+
+def cast_to(x: Tensor, element: str, scaling: str, *, multiplier: Tensor | None = None) -> Cast:
+    """``scaling.scale_to`` on a tensor.
+
+    Shapes: [rows, columns]; multiplier [].
+    Raises: ValueError: the blocks do not tile the matrix.
+    """
+    x, record = x.detach().float(), SCALINGS[as_one_of("scaling", scaling, SCALINGS)]
+    amax = x.reshape(record.grid(x.shape)).abs().amax((-1, -3))
+    multipliers, block_scales, tensor_scale = factors(amax, scaling, element)
+    if multiplier is not None:
+        multipliers = multiplier.to(amax.device).expand_as(amax)
+        block_scales = 1 / multipliers
+    moved = by_block(x, multipliers, record)
+    if element == "int8":
+        elements = moved.round().clamp(-128, 127).to(torch.int8)
+    elif not element.startswith("float8"):
+        elements = encode(moved, element)
+    else:
+        largest = get_format(element).max
+        elements = moved.clamp(-largest, largest).to(getattr(torch, element))
+    if get_format(element).bits == 4:
+        elements = elements[..., ::2] | elements[..., 1::2] << 4
+    return Cast(
+        elements=elements, scales=block_scales.to(getattr(torch, record.scale.name)), element=element, scaling=scaling,
+        tensor_scale=tensor_scale if record.has_tensor_scale else None,
+    )
+
+
+class DelayedFactor:
+    """``DelayedScale`` as two tensors on the layer's device: the last amaxes, and the factor of the next cast."""
+
+    def __init__(self, scale: DelayedScale, device: torch.device):
+        self.scale = scale
+        self.history = torch.zeros(scale.history_len, device=device)
+        self.multiplier = torch.ones((), device=device)
+
+    def note(self, amax: Tensor) -> None:
+        """A cast saw ``amax``; where that is 0, infinite or NaN the factor stays. Shapes: []."""
+        self.history = torch.cat([self.history[1:].to(amax.device), amax.detach().float()[None]])
+        wanted = self.history.max()
+        quotient = (get_format(self.scale.element).max / wanted / 2**self.scale.margin).clamp(max=float(FLOAT32_MAX))
+        self.multiplier = torch.where((wanted > 0) & wanted.isfinite(), quotient, self.multiplier.to(amax.device))
+
+
+def scaled_mm_takes(a: Cast, b: Cast) -> bool:
+    """Whether ``torch._scaled_mm`` multiplies these here: E4M3 or E5M2, one factor a tensor or a row.
+
+    A CPU takes any pair; CUDA wants capability 8.9, not E5M2 twice, and sizes that are multiples of 16.
+    """
+    if not all(cast.element.startswith("float8") and SCALINGS[cast.scaling].block_shape[1] == 0 for cast in (a, b)):
+        return False
+    if a.elements.is_cuda:
+        is_new = torch.cuda.get_device_capability(a.elements.device) >= (8, 9)
+        fits = all(size % 16 == 0 for size in (*a.elements.shape, *b.elements.shape))
+        return is_new and fits and (a.element, b.element) != ("float8_e5m2", "float8_e5m2")
+    return True
+
+
+def scaled_product(a: Cast, b: Cast) -> Tensor:
+    """a b' by ``torch._scaled_mm``, float32. One factor for all is given as the same factor for each row: a CPU's
+    kernel for single factors takes a thousand times as long."""
+    scale_a, scale_b = (cast.scales.float().expand(cast.elements.shape[0], 1).contiguous() for cast in (a, b))
+    is_wide = not a.elements.is_cuda  # CUDA's kernel with factors by row writes bfloat16
+    product = torch._scaled_mm(
+        a.elements.contiguous(), b.elements.contiguous().t(), scale_a=scale_a, scale_b=scale_b.t(),
+        out_dtype=torch.float32 if is_wide else torch.bfloat16,
+    )
+    return product.float()
+
+
+OPERANDS = ("input", "weight", "gradient")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fp8Recipe:
+    """Element formats and scalings of the three operands, and how far each product strays from the plain one."""
+
+    name: str
+    element: str = "float8_e4m3fn"
+    gradient_element: str = "float8_e4m3fn"
+    input_scaling: str = "tensor"
+    weight_scaling: str = "tensor"
+    gradient_scaling: str = "tensor"
+    delayed: DelayedScale | None = None
+    is_wgrad_wide: bool = False
+    """torchao's ``rowwise_with_gw_hp``: wgrad from the uncast matrices, dgrad's weight with one factor."""
+
+    def element_of(self, operand: str) -> str:
+        return self.gradient_element if operand == "gradient" else self.element
+
+    def scaling_of(self, operand: str) -> str:
+        return getattr(self, f"{operand}_scaling")
+
+
+def _recipe(name: str, input_scaling: str, weight_scaling: str, **more) -> Fp8Recipe:
+    scalings = {"input_scaling": input_scaling, "weight_scaling": weight_scaling, "gradient_scaling": input_scaling}
+    return Fp8Recipe(name=name, **scalings, **more)
+
+
+_HYBRID = {"gradient_element": "float8_e5m2"}
+_FP4 = {"element": "float4_e2m1fn", "gradient_element": "float4_e2m1fn"}
+FP8_RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        _recipe("unscaled", "none", "none", **_HYBRID),
+        _recipe("delayed", "tensor", "tensor", delayed=DelayedScale(), **_HYBRID),
+        _recipe("tensor", "tensor", "tensor", **_HYBRID),
+        _recipe("row", "row_power_of_two", "row_power_of_two"),
+        _recipe("row_wide_wgrad", "row_power_of_two", "row_power_of_two", is_wgrad_wide=True),
+        _recipe("block", "1x128", "128x128"),
+        _recipe("mxfp8", "mx", "mx"),
+        _recipe("nvfp4", "nvfp4", "nvfp4_16x16", **_FP4),
+    )
+}
+"""Recipes by name. torchao's are ``tensor``, ``row``, ``row_wide_wgrad``; Transformer Engine's ``delayed``, ``tensor``
+(its current scaling), ``block``, ``mxfp8``, ``nvfp4``."""
+
+
+class _Products(torch.autograd.Function):
+    """The three products of a layer."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, layer: "Fp8Linear") -> Tensor:
+        matrix = x.reshape(-1, x.shape[-1])
+        ctx.layer, ctx.x_shape = layer, x.shape
+        cast = layer.cast(matrix, "input")
+        y = layer.multiply(cast, layer.cast(weight, "weight"))
+        kept = matrix if layer.recipe.is_wgrad_wide else layer.cast_transposed(matrix, "input", cast)
+        is_cast = isinstance(kept, Cast)
+        ctx.like = kept.over(None, None) if is_cast else None
+        ctx.save_for_backward(weight, *(kept.tensors if is_cast else (kept,)))
+        return y.to(x.dtype).reshape(*x.shape[:-1], weight.shape[0])
+
+    @staticmethod
+    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor, None]:
+        layer, (weight, *kept) = ctx.layer, ctx.saved_tensors
+        matrix = dy.reshape(-1, dy.shape[-1])
+        cast = layer.cast(matrix, "gradient")
+        dx = layer.multiply(cast, layer.cast_weight_for_dgrad(weight))
+        if layer.recipe.is_wgrad_wide:
+            dw = matrix.t().float() @ kept[0].float()
+        else:
+            dw = layer.multiply(layer.cast_transposed(matrix, "gradient", cast), ctx.like.over(*kept))
+        layer.end_step()
+        return dx.to(dy.dtype).reshape(ctx.x_shape), dw.to(weight.dtype), None
+
+
+class Fp8Linear(nn.Linear):
+    """``nn.Linear`` with the products of a recipe; ``from_linear`` takes an existing layer's parameters.
+
+    ``kernel`` is "auto" (``torch._scaled_mm`` where it takes the operands) or "emulated"; ``used`` counts which
+    products ran where.
+    """
+
+    recipe: Fp8Recipe
+    kernel: str = "auto"
+
+    @classmethod
+    def from_linear(cls, linear: nn.Linear, recipe: Fp8Recipe, kernel: str = "auto") -> "Fp8Linear":
+        as_one_of("kernel", kernel, ("auto", "emulated"))
+        with torch.device("meta"):
+            layer = cls(linear.in_features, linear.out_features, bias=linear.bias is not None)
+        layer.weight, layer.bias, layer.recipe, layer.kernel = linear.weight, linear.bias, recipe, kernel
+        layer.used = Counter()
+        layer.delayed, layer.seen = {}, {}
+        if recipe.delayed:
+            scales = {o: replace(recipe.delayed, element=recipe.element_of(o)) for o in OPERANDS}
+            layer.delayed = {o: DelayedFactor(scale, linear.weight.device) for o, scale in scales.items()}
+        return layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        with torch.autocast(x.device.type, enabled=False):  # sums stay float32
+            y = _Products.apply(x, self.weight, self)
+        return y if self.bias is None else y + self.bias.to(y.dtype)
+
+    def cast(self, matrix: Tensor, operand: str) -> Cast:
+        """The matrix for the product that sums over its last dimension."""
+        multiplier = None
+        if self.delayed:
+            multiplier = self.delayed[operand].multiplier
+            self.seen[operand] = matrix.detach().abs().max()
+        return self._cast(matrix, operand, self.recipe.scaling_of(operand), multiplier)
+
+    def cast_transposed(self, matrix: Tensor, operand: str, cast: Cast) -> Cast:
+        """The matrix for wgrad, which sums over its first dimension: ``cast`` itself where blocks are square."""
+        if SCALINGS[cast.scaling].is_square:
+            return cast.t()
+        return self._cast(matrix.detach().t().float(), operand, self.recipe.scaling_of(operand), None)
+
+    def cast_weight_for_dgrad(self, weight: Tensor) -> Cast:
+        recipe = self.recipe
+        if recipe.is_wgrad_wide:
+            return self._cast(weight.t(), "weight", "tensor_power_of_two", None)
+        multiplier = self.delayed["weight"].multiplier if self.delayed else None
+        return self._cast(weight.t(), "weight", recipe.weight_scaling, multiplier)
+
+    def multiply(self, a: Cast, b: Cast) -> Tensor:
+        """a b', summed in float32."""
+        if self.kernel == "auto" and scaled_mm_takes(a, b):
+            self.used["torch._scaled_mm"] += 1
+            return scaled_product(a, b)
+        self.used["emulated"] += 1
+        return a.wide() @ b.wide().t()
+
+    def end_step(self) -> None:
+        """Delayed scaling learns what this step saw."""
+        for operand, factor in self.delayed.items():
+            factor.note(self.seen[operand])
+
+    def _cast(self, matrix: Tensor, operand: str, scaling: str, multiplier: float | None) -> Cast:
+        return cast_to(matrix, self.recipe.element_of(operand), scaling, multiplier=multiplier)
+
+
+def convert_to_fp8(model: nn.Module, recipe: str | Fp8Recipe, *, keep: tuple[str, ...] = (), kernel: str = "auto"):
+    """Swap every ``nn.Linear`` in place, but those whose name contains a text of ``keep``; returns the model.
+
+    Raises: ValueError: an unknown recipe.
+    """
+    if isinstance(recipe, str):
+        as_one_of("recipe", recipe, FP8_RECIPES)
+        recipe = FP8_RECIPES[recipe]
+    for name, module in list(model.named_modules()):
+        if type(module) is nn.Linear and not any(text in name for text in keep):
+            parent, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(parent), attribute, Fp8Linear.from_linear(module, recipe, kernel))
+    return model

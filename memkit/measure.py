@@ -1,0 +1,346 @@
+"""The book's third column: the memory of a training step as the machine's own allocator saw it.
+
+On a CPU the torch profiler notes each allocation with its address and the operation it was made in; on a GPU
+CUDA's caching allocator keeps the same record. Nothing else is active: no dispatch mode, so the program
+allocates as it always does. Between phases the recorder leaves a mark in that record, with the addresses of
+weights, gradients and optimizer states at that moment; the parts come from the addresses, by the rules of
+``memkit.program.log``.
+
+On a shared card ``MEMKIT_GPU_GIB`` caps the process. The cap holds what PyTorch's allocator takes, not the CUDA
+context beside it, and it is manners, not a wall: another program is not stopped by it (pytorch/pytorch#69688).
+"""
+
+import datetime
+import functools
+import gc
+import os
+import platform
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from memkit.cards import gpu_cap_bytes
+from memkit.program.hooks import OutsideBuild, run_steps, tensors_in, torch_as_before
+from memkit.program.log import Log, timeline_of
+from memkit.setup import DEVICES
+from memkit.timeline import MAX_STEPS, MemoryTimeline
+from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
+
+
+def cap_gpu(environment: Mapping[str, str] | None = None) -> int | None:
+    """Cap this process at ``MEMKIT_GPU_GIB`` of the current card and return the cap in bytes, or ``None``.
+
+    Without the variable, or without a card, nothing happens.
+
+    Raises: ValueError: the variable is no number above zero.
+    """
+    cap_bytes = gpu_cap_bytes(environment)
+    if cap_bytes is None or not torch.cuda.is_available():
+        return None
+    total_bytes = torch.cuda.get_device_properties().total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, cap_bytes / total_bytes))
+    return min(cap_bytes, total_bytes)
+
+
+def cap_gpu_when_used() -> None:
+    """``cap_gpu`` once CUDA is first used, so that a program that uses none makes no context on the card.
+
+    Raises: ValueError, at once: the variable is no number above zero.
+    """
+    if gpu_cap_bytes() is not None:
+        torch.cuda._lazy_call(cap_gpu)  # torch's own queue of what waits for the first use, a seed's too
+
+
+def usable_bytes(environment: Mapping[str, str] | None = None) -> int:
+    """Bytes this process can still have on the card: free there or cached by the allocator, within the cap.
+
+    0 without a card.
+    """
+    if not torch.cuda.is_available():
+        return 0
+    free_bytes, _ = torch.cuda.mem_get_info()
+    allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    within_card = free_bytes + reserved - allocated
+    cap_bytes = gpu_cap_bytes(environment)
+    return within_card if cap_bytes is None else max(0, min(within_card, cap_bytes - allocated))
+
+
+def give_back() -> int:
+    """Free what nothing refers to, return the allocator's cache to the driver, and return those bytes.
+
+    A chapter ends with it, after ``del`` of its models. An exception that a notebook still remembers holds
+    the tensors of the cell that failed: its traceback is forgotten here too.
+
+    >>> from memkit import give_back
+    >>> give_back()  # on a machine without a GPU there is nothing to return
+    0
+    """
+    for name in ("last_value", "last_traceback", "last_exc"):
+        if hasattr(sys, name):
+            delattr(sys, name)
+    gc.collect()
+    if not torch.cuda.is_initialized():
+        return 0
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_reserved()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    return before - torch.cuda.memory_reserved()
+
+
+MARK = "memkit mark"
+NUM_MARK_SIZES, MAX_MARK_BYTES = 4, 8192
+"""On a GPU a mark is this many allocations, each freed at once, of sizes drawn anew for each measurement."""
+
+NUMBER = "python number"
+SECOND_PROFILER = (
+    "measure_memory uses torch's profiler, and there is one at a time: measure nothing inside build "
+    "and step, nor under a profiler"
+)
+
+
+def measure_memory(
+    build: Callable[[], Callable[[], object]], *, steps: int = 2, device: str | None = None
+) -> MemoryTimeline:
+    """The memory of ``steps`` real training steps, from CUDA's allocator or, on a CPU, the torch profiler.
+
+    ``device`` left at None is ``"cuda"`` where there is one. ``build`` and the step are called as
+    ``trace_memory`` calls them; scratch that one operation takes and returns is marked ``is_scratch``. A program that
+    uses ``torch.func`` is measured too high on a CPU: the profiler keeps each tensor inside a transform until it ends.
+
+    Raises: ValueError: an unknown device, no GPU for ``device="cuda"``, steps that are no positive number, no
+    function as ``build``, or a model made outside it.
+
+    >>> from memkit import TrainingSetup, measure_memory, models, training_build
+    >>> setup = TrainingSetup(model=models.TINY_GPT2, seq_len=32, device="cpu")
+    >>> timeline = measure_memory(training_build(setup), device="cpu")
+    >>> timeline.source, timeline.at("optimizer").weights
+    ('measured', 65149952)
+    """
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    as_one_of("device", device, DEVICES)
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            "device='cuda', but torch sees no CUDA device; device='cpu' measures on this machine"
+        )
+    steps = as_whole_number("steps", steps, 1, MAX_STEPS)
+    recorder = Recorder(device)
+    with (
+        torch_as_before(),
+        cpu_record() if device == "cpu" else cuda_record(recorder.mark_sizes) as record,
+    ):
+        run_steps(build, steps, recorder)
+        machine = provenance(device)
+    log = replayed(record.entries, recorder.marks)
+    return timeline_of(
+        log,
+        source="measured",
+        device=device,
+        granularity=ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1,
+        provenance=machine | record.notes,
+        reserved_peak_bytes=record.reserved_peak_bytes,
+    )
+
+
+def provenance(device: str) -> dict[str, str]:
+    """Which machine and versions a measurement was made with, and when."""
+    machine = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} CPU"
+    return {
+        "machine": machine,
+        "torch": torch.__version__,
+        "date": datetime.date.today().isoformat(),
+        "threads": str(torch.get_num_threads()),
+    }
+
+
+class Recorder:
+    """Leaves a mark in the machine's own record at each door, and remembers what passed since the last."""
+
+    is_empty = False  # what was allocated is read when the program has ended
+
+    def __init__(self, device: str):
+        self.device = device
+        self.marks: list[list[tuple]] = []  # at each ("saw", part, addresses) before it, then (change, *args)
+        self.seen: list[tuple] = []
+        self.mark_sizes = tuple(1 + secrets.randbelow(MAX_MARK_BYTES) for _ in range(NUM_MARK_SIZES))
+
+    def saw(self, part: str, tensors: list[Tensor]) -> None:
+        self.seen.append(("saw", part, {address_of(tensor) for tensor in tensors_in(tensors)} - {0}))
+
+    def now(self, change: str, *args: object) -> None:
+        self.marks.append([*self.seen, (change, *args)])
+        self.seen = []
+        if self.device == "cuda":
+            for size in self.mark_sizes:
+                torch.empty(size, dtype=torch.uint8, device="cuda")
+        else:
+            with torch.profiler.record_function(MARK):
+                pass
+
+
+def address_of(tensor: Tensor) -> int:
+    """Where the tensor's storage begins."""
+    return tensor.untyped_storage().data_ptr()
+
+
+@dataclass(slots=True)
+class Entry:
+    """One line of a machine's record: a mark (no address), or bytes taken (> 0) or given back (< 0)."""
+
+    address: int | None = None
+    num_bytes: int = 0
+    op: str = ""
+    where: str = ""
+    is_scratch: bool = False
+    casts: int | None = None  # address of the tensor that this block is a copy of, in another dtype
+
+
+@dataclass(slots=True)
+class Record:
+    """What a machine noted, in order."""
+
+    entries: list[Entry] = field(default_factory=list)
+    reserved_peak_bytes: int | None = None
+    notes: dict[str, str] = field(default_factory=dict)
+
+
+def replayed(entries: list[Entry], marks: list[list[tuple]]) -> Log:
+    """The log of a record: the marks' changes are made at the moment they were made in."""
+    log, blocks, marks = Log(), {}, iter(marks)
+    for entry in entries:
+        if entry.address is None:
+            for change, *args in next(marks):
+                if change == "saw":
+                    part, addresses = args
+                    if part == "trained":
+                        if not addresses <= blocks.keys():
+                            raise OutsideBuild
+                        continue
+                    getattr(log, part).update(blocks[address] for address in addresses if address in blocks)
+                else:
+                    getattr(log, change)(*args)
+        elif entry.num_bytes > 0:
+            block = blocks[entry.address] = log.allocate(entry.num_bytes, entry.op, entry.where)
+            if entry.is_scratch:
+                log.scratch.add(block)
+            if blocks.get(entry.casts) in log.weights:
+                log.weight_casts.add(block)
+        elif entry.address in blocks:  # else it was taken before the record began
+            log.free(blocks.pop(entry.address))
+    return log
+
+
+@contextmanager
+def cpu_record() -> Iterator[Record]:
+    """Let the torch profiler note each allocation of the block inside."""
+    record = Record()
+    if torch.autograd._profiler_enabled():
+        raise ValueError(SECOND_PROFILER)
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    quiet = {} if "KINETO_LOG_LEVEL" in os.environ else {"KINETO_LOG_LEVEL": "99"}  # it reports on stderr
+
+    with (
+        patch.dict(os.environ, quiet),
+        torch.profiler.profile(activities=activities, profile_memory=True, record_shapes=True) as profiler,
+    ):
+        yield record
+    timed = []
+    for root in profiler.profiler.kineto_results.experimental_event_tree():
+        read_events(root, (), timed)
+    timed.sort(key=lambda item: item[0])
+    record.entries = [entry for _, entry in timed]
+
+
+def read_events(event, callers: tuple, timed: list) -> None:
+    """Collect (time, entry) of an event of the profiler's tree and of all events inside it."""
+    waiting = [(event, callers)]
+    births = {}
+    while waiting:
+        event, callers = waiting.pop()
+        fields = event.extra_fields
+        if event.name == MARK:
+            timed.append((event.start_time_ns, Entry()))
+        elif isinstance(fields, torch._C._profiler._ExtraFields_Allocation):
+            operation = operation_of(callers)
+            entry = Entry(fields.ptr, fields.alloc_size, name_of(operation, fields.alloc_size))
+            if entry.num_bytes > 0:
+                births[entry.address] = entry, operation
+                entry.casts = copied_by(operation)
+            elif entry.address in births:
+                birth, maker = births.pop(entry.address)
+                birth.is_scratch = maker is not None and maker is operation
+            timed.append((event.start_time_ns, entry))
+        else:
+            waiting.extend((child, (*callers, event)) for child in reversed(event.children))
+
+
+def operation_of(callers: tuple):
+    """The outermost operation with a kernel of its own: the one that a dispatch mode would see."""
+    for caller in callers:
+        if caller.name.startswith("aten::") and not is_composite(caller.name):
+            return caller
+    return None
+
+
+def name_of(operation, num_bytes: int) -> str:
+    """The operation as a dispatch mode names it; 8 bytes outside any are a Python number on its way in."""
+    if operation is None:
+        return NUMBER if abs(num_bytes) == 8 else ""
+    return operation.name.replace("::", ".")
+
+
+@functools.cache
+def is_composite(name: str) -> bool:
+    """Whether the operation has no kernel of its own: others, which it is made of, are dispatched."""
+    schemas = torch._C._jit_get_schemas_for_operator(name)
+    names = {f"{name}.{s.overload_name}".rstrip(".") for s in schemas if "out" not in s.overload_name}
+    names = {overload for overload in names if torch._C._dispatch_has_kernel(overload)}
+    composites = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
+    return bool(names) and names <= set(composites)
+
+
+def copied_by(operation) -> int | None:
+    """Where the input of a copy to another dtype begins."""
+    if operation is None or operation.name != "aten::_to_copy":
+        return None
+    first = operation.extra_fields.inputs[0]
+    return getattr(first, "storage_data_ptr", None)
+
+
+@contextmanager
+def cuda_record(mark_sizes: tuple[int, ...]) -> Iterator[Record]:
+    """Let CUDA's caching allocator note each allocation of the block inside."""
+    record = Record()
+    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.memory._record_memory_history(max_entries=10**7, context=None)
+    try:
+        yield record
+        torch.cuda.synchronize()
+        lines = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)
+    record.entries = cuda_entries(lines, mark_sizes)
+    record.reserved_peak_bytes = torch.cuda.max_memory_reserved()
+    record.notes = {"max_memory_allocated": str(torch.cuda.max_memory_allocated())}
+
+
+def cuda_entries(lines: list[dict], mark_sizes: tuple[int, ...]) -> list[Entry]:
+    """The entries of one device's trace in a snapshot; a mark is blocks of these sizes, each freed at once."""
+    signs = {"alloc": 1, "free_requested": -1}
+    entries = [
+        Entry(line["addr"], signs[line["action"]] * line["size"]) for line in lines if line["action"] in signs
+    ]
+    mark = [sign * size for size in mark_sizes for sign in (1, -1)]
+    merged, position = [], 0
+    while position < len(entries):
+        is_mark = [entry.num_bytes for entry in entries[position : position + len(mark)]] == mark
+        merged.append(Entry() if is_mark else entries[position])
+        position += len(mark) if is_mark else 1
+    return merged

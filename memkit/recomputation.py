@@ -1,0 +1,222 @@
+"""What a recomputation strategy keeps and what it costs, read off the list of operations, and which are worth it.
+
+A region that is run again keeps its input, and beyond it what the strategy's policy saves; every other block
+keeps its whole ledger. The price is counted in FLOPs of matrix products, the forward of what is run again.
+PyTorch stops a recomputation once the last kept tensor is there, so that the last product of a region runs
+only if a dropout after it keeps a mask.
+
+On the memory-compute plane stand each strategy's FLOPs and peak, both the formula's. It has none for the peak of the
+reentrant checkpoint, which is not on the plane. A strategy is
+on the Pareto front if no other is as good in both and better in one.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from memkit.formula import activations
+from memkit.formula.activations import Kept, Ledger, entries_of, line_of
+from memkit.formula.estimate import estimate_memory
+from memkit.formula.model import model_of
+from memkit.formula.operations import Operation
+from memkit.models import GPT2_LARGE, LLAMA_3_8B, LLAMA_32_1B, ModelConfig
+from memkit.recipes import FUSED_ADAMW, PURE_BF16
+from memkit.setup import TrainingSetup
+from memkit.strategies import (
+    CORE,
+    FULL,
+    NONE,
+    OPS,
+    SAVE_ATTENTION,
+    SAVE_EVERY_SECOND,
+    SAVE_PRODUCTS,
+    Strategy,
+    every,
+    sequential,
+    square_root_groups,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Product:
+    """An operation of a block that a policy can name: its forward FLOPs and what it puts out."""
+
+    name: str
+    op: str
+    flops: int
+    outputs: tuple[Kept, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flops:
+    """Multiplications and additions in the matrix products of one micro-batch.
+
+    ``backward`` is what the gradients need; ``recomputed`` what the strategy runs again; ``in_kernel`` what a
+    fused attention kernel computes again inside its backward, strategy or not: the scores.
+    """
+
+    forward: int
+    backward: int
+    recomputed: int
+    in_kernel: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.forward + self.backward + self.recomputed + self.in_kernel
+
+    @property
+    def overhead(self) -> float:
+        """FLOPs run again ÷ FLOPs of a plain step, which runs nothing again but the kernel's scores."""
+        return self.recomputed / (self.total - self.recomputed)
+
+
+def block_products(setup: TrainingSetup) -> tuple[Product, ...]:
+    """The operations of one block that a policy can name, in the order in which they run."""
+    one = model_of(replace(setup, model=setup.model.one_block, recomputation=NONE))
+    names, entries = {"attention": "attention", "gelu": "activation", "silu": "activation"}, entries_of(one)
+    return tuple(
+        Product(
+            name=names.get(op.kind, op.name), op=op.kind, flops=op.flops,
+            outputs=tuple(entries[x].line(one.graph) if x in entries else line_of(one.graph, x) for x in op.makes),
+        )
+        for op in one.graph.operations
+        if op.unit == 1 and op.kind in OPS and op.reads
+    )
+
+
+def saved_products(setup: TrainingSetup, strategy: Strategy) -> tuple[Product, ...]:
+    """The products whose outputs the strategy's policy keeps."""
+    saves = strategy.policy()
+    return tuple(product for product in block_products(setup) if saves(product.op))
+
+
+def blocks_ledger(setup: TrainingSetup, strategy: Strategy) -> Ledger:
+    """What all L blocks keep from forward to backward under a strategy, on the device.
+
+    >>> from memkit.models import GPT2_LARGE
+    >>> from memkit.strategies import FULL, NONE, every
+    >>> from memkit.recipes import PURE_BF16
+    >>> setup = TrainingSetup(model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8)
+    >>> [round(blocks_ledger(setup, way).per_sbh / 36, 1) for way in (NONE, every(2), FULL)]
+    [32.1, 17.0, 2.0]
+    """
+    return activations.blocks_ledger(setup.under(strategy))
+
+
+def stored_bytes(setup: TrainingSetup, strategy: Strategy) -> int:
+    """Bytes of activations on the device when the backward starts: all blocks and the outside."""
+    return activations.activation_bytes(setup.under(strategy))
+
+
+def step_flops(setup: TrainingSetup, strategy: Strategy | None = None) -> Flops:
+    """FLOPs of one micro-batch's forward and backward, and of what the strategy (the setup's own) runs again.
+
+    A product costs 2 FLOPs a multiplication in the forward, and as many in the backward for each factor whose gradient
+    is wanted: a frozen weight's is not.
+
+    >>> from memkit.models import LLAMA_2_7B
+    >>> flops = step_flops(TrainingSetup(model=LLAMA_2_7B))
+    >>> round(flops.backward / flops.forward, 2)
+    2.0
+    """
+    model = model_of(setup.under(strategy))
+    times = [1, *(times for times, _ in model.units), 1]
+    forward = backward = in_kernel = 0
+    for op in model.graph.operations:
+        num_factors = factors_with_gradient(op)
+        forward += times[op.unit] * op.flops
+        backward += times[op.unit] * op.flops * num_factors
+        in_kernel += times[op.unit] * op.flops * (op.kind == "attention" and num_factors > 0)
+    again = sum(times[unit] * flops for unit, flops in model.walk_class(model).flops_again.items())
+    return Flops(forward=forward, backward=backward, recomputed=again, in_kernel=in_kernel // 2)
+
+
+def factors_with_gradient(op: Operation) -> int:
+    """How many of a product's two factors get a gradient; a fused attention computes them all, or none."""
+    wanted = [x.needs_grad for x in op.reads[:2]]
+    return 2 * any(wanted) if op.kind == "attention" else sum(wanted)
+
+
+MODELS = {model.name: model for model in (GPT2_LARGE, LLAMA_32_1B, LLAMA_3_8B)}
+
+
+def shown_strategies(model: ModelConfig) -> tuple[Strategy, ...]:
+    """The strategies of the plane."""
+    return (
+        NONE, CORE, SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION, every(2), square_root_groups(model.num_layers),
+        sequential(4), FULL,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A strategy on the plane: FLOPs run again ÷ those of a plain step, and the peak in bytes."""
+
+    strategy: Strategy
+    overhead: float
+    peak_bytes: int
+
+    @property
+    def worth(self) -> tuple[float, int]:
+        """What it is compared by; less is better."""
+        return self.overhead, self.peak_bytes
+
+
+@cache
+def peak_at(model: ModelConfig, strategy: Strategy, micro_batch_size: int, seq_len: int) -> int:
+    """Peak in bytes of two steps in pure bf16 with fused AdamW and flash attention."""
+    setup = TrainingSetup(
+        model=model, precision=PURE_BF16, optimizer=FUSED_ADAMW, seq_len=seq_len, recomputation=strategy,
+        micro_batch_size=micro_batch_size,
+    )
+    return estimate_memory(setup).peak_bytes
+
+
+@cache
+def overhead_of(model: ModelConfig, strategy: Strategy, seq_len: int) -> float:
+    """FLOPs run again ÷ those of a plain step: the same for any number of sequences."""
+    setup = TrainingSetup(model=model, precision=PURE_BF16, seq_len=seq_len)
+    return step_flops(setup, strategy).overhead
+
+
+def points(model: ModelConfig, micro_batch_size: int, seq_len: int) -> tuple[Point, ...]:
+    """Every shown strategy on the plane, in the order of ``shown_strategies``."""
+    return tuple(
+        Point(
+            strategy=strategy,
+            overhead=overhead_of(model, strategy, seq_len),
+            peak_bytes=peak_at(model, strategy, micro_batch_size, seq_len),
+        )
+        for strategy in shown_strategies(model)
+    )
+
+
+def beats(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether ``one`` has no number above the ``other``'s, and one below."""
+    return one != other and all(mine <= theirs for mine, theirs in zip(one, other, strict=True))
+
+
+def pareto_front(items: Iterable) -> tuple:
+    """The items that no other beats, in their order, by their ``worth``: numbers of which less is better.
+
+    >>> one, two, three = (Point(strategy=NONE, overhead=x, peak_bytes=y) for x, y in ((0, 9), (0.2, 4), (0.3, 5)))
+    >>> [point.peak_bytes for point in pareto_front((one, two, three))]
+    [9, 4]
+    """
+    items = tuple(items)
+    worths = [item.worth for item in items]
+    return tuple(item for item in items if not any(beats(worth, item.worth) for worth in worths))
+
+
+def cheapest_that_fits(setup: TrainingSetup, budget_bytes: int) -> Strategy:
+    """Of the shown strategies the one with the fewest FLOPs run again whose peak is within the budget.
+
+    Raises: ValueError: none is.
+    """
+    tried = shown_strategies(setup.model)
+    fitting = [way for way in tried if estimate_memory(setup.under(way)).peak_bytes <= budget_bytes]
+    if not fitting:
+        least = min(estimate_memory(setup.under(way)).peak_bytes for way in tried)
+        raise ValueError(f"budget_bytes={budget_bytes} is below the lowest peak of these strategies, {least}")
+    return min(fitting, key=lambda way: step_flops(setup, way).overhead)

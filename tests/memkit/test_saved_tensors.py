@@ -1,0 +1,59 @@
+"""Saved storages against what the derivatives of single operations need."""
+
+import pytest
+import torch
+
+from memkit.saved_tensors import saved_bytes, saved_storages
+
+
+def test_a_product_keeps_both_factors_and_an_addition_nothing():
+    x, y = (torch.randn(8, 4, requires_grad=True) for _ in range(2))
+    assert saved_bytes(lambda: x * y) == 2 * 8 * 4 * 4
+    assert saved_storages(lambda: x + y) == ()
+
+
+def test_a_storage_saved_twice_is_listed_once():
+    x = torch.randn(8, 4, requires_grad=True)
+    (saved,) = saved_storages(lambda: x * x)
+    assert (saved.num_saves, saved.num_bytes, saved.shape) == (2, 8 * 4 * 4, (8, 4))
+
+
+def test_views_of_one_storage_are_one():
+    x = torch.randn(8, 4, requires_grad=True)
+    left, right = x[:, :2], x[:, 2:]
+    assert saved_bytes(lambda: left * right) == 8 * 4 * 4
+
+
+def test_parameters_are_counted_elsewhere():
+    linear = torch.nn.Linear(4, 3)
+    x = torch.randn(8, 4, requires_grad=True)
+    saved = saved_storages(lambda: linear(x), linear.parameters())
+    assert sorted((s.shape, s.is_elsewhere) for s in saved) == [((4, 3), True), ((8, 4), False)]
+    assert saved_bytes(lambda: linear(x), linear.parameters()) == x.nbytes
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_softmax_keeps_its_output_only(dtype):
+    x = torch.randn(8, 4, dtype=dtype, requires_grad=True)
+    (saved,) = saved_storages(lambda: torch.softmax(x, -1))
+    assert saved.num_bytes == x.nbytes
+
+
+def test_each_storage_knows_the_operations_that_saved_it():
+    x = torch.randn(8, 4, requires_grad=True)
+    saved = saved_storages(lambda: torch.relu(torch.softmax(x, -1) * 2).exp())
+    assert [s.ops for s in saved] == [("softmax",), ("relu",), ("exp",)]
+    (both,) = saved_storages(lambda: x.sin() + x.cos())
+    assert (both.ops, both.num_saves) == (("sin", "cos"), 2)
+
+
+def test_a_custom_function_is_named_so():
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return 2 * x
+
+    x = torch.randn(3, requires_grad=True)
+    (saved,) = saved_storages(lambda: Twice.apply(x))
+    assert (saved.ops, saved.num_bytes) == (("custom function",), 12)
