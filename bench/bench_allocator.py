@@ -8,9 +8,8 @@ from bisect import insort
 from bench import Row
 from memkit.timeline import Event, Instant, MemoryTimeline
 from stepscope.allocator.caching import CachingAllocator
-from stepscope.allocator.snapshot_reader import read_snapshot
-from stepscope.allocator.snapshot_writer import predicted_snapshot
-from stepscope.allocator.trace_replay import replay_trace
+from stepscope.allocator.replay import replay_trace
+from stepscope.allocator.snapshots import predicted_snapshot, read_snapshot
 
 NUM_EVENTS = 20_000
 ROUNDS = 3

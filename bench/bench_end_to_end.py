@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from bench import Row
-from stepscope.allocator.trace_replay import replay_trace
+from stepscope.allocator.replay import replay_trace
 from stepscope.tracing.trace import trace_script
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))

@@ -21,7 +21,7 @@ from bench.public_programs import with_torchvision_operators
 from memkit.fit import workspace_bytes
 from stepscope import trace_script
 from stepscope.allocator.caching import CachingAllocator
-from stepscope.allocator.replays import Player
+from stepscope.allocator.replay import Player
 
 MODEL = "black-forest-labs/FLUX.2-klein-base-4B"
 KLEIN_4B = {

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from memkit import ModelConfig
-from stepscope.setup.experts import num_experts_of
+from stepscope.experts import num_experts_of
 
 Build = Callable[[], Callable[[], object]]
 SEQ_LEN = 4096

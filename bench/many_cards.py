@@ -25,7 +25,7 @@ from memkit import count_parameters
 from memkit.fit import training_workspace_bytes
 from memkit.models import LLAMA_2_70B, LLAMA_3_8B, MISTRAL_7B, llama_config
 from stepscope import replay_trace, trace_script
-from stepscope.setup.experts import experts_config, num_experts_of
+from stepscope.experts import experts_config, num_experts_of
 
 A100 = {"compute_capability": (8, 0), "torch_version": "2.4.1"}
 TRAINED_BYTES_OF_BATCH = 3 * 8

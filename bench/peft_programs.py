@@ -20,7 +20,7 @@ from bench.public_programs import TRANSFORMERS, with_torchvision_operators
 from memkit.fit import workspace_bytes
 from stepscope import trace_script
 from stepscope.allocator.caching import CachingAllocator
-from stepscope.allocator.replays import Player
+from stepscope.allocator.replay import Player
 
 FITTED_ON = "tinylora/llama-3.2-3B-weight-tying"
 LENGTHS = (200, 100, 691)

@@ -17,11 +17,8 @@ from memkit.recomputation import step_flops
 from memkit.setup import TrainingSetup
 from memkit.strategies import FULL, every
 from stepscope.fitting.step import peak_of
-from stepscope.setup.adapters import AdapterConfig, linear_layers
-from stepscope.setup.job import Job, as_job
-from stepscope.setup.layouts import Layout
-from stepscope.setup.optimizers import OPTIMIZERS
-from stepscope.setup.places import Place
+from stepscope.optimizers import OPTIMIZERS
+from stepscope.setup import AdapterConfig, Job, Layout, Place, as_job, linear_layers
 
 JOBS = {
     "7B, 1,024 tokens": Job(model=LLAMA_2_7B, precision=AUTOCAST_BF16),

@@ -31,9 +31,9 @@ from memkit.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup import TrainingSetup
 from memkit.timeline import MemoryTimeline
 from memkit.units import KIB, MIB
+from stepscope.optimizers import OPTIMIZERS
 from stepscope.program.job import job_build
-from stepscope.setup.job import Job
-from stepscope.setup.optimizers import OPTIMIZERS
+from stepscope.setup import Job
 from stepscope.sharding.step import estimate_sharded
 from stepscope.tracing.trace import trace_script
 

@@ -34,7 +34,7 @@ def _telling(listener, write: Callable[[str], None]) -> Iterator[None]:
 def _told_of_traces(write: Callable[[str], None]):
     """``stepscope``'s traces tell ``write`` how far they are; chapters 00 to 06 do without them."""
     try:
-        from stepscope.tracing.waiting import LISTENER
+        from stepscope.tracing.log import LISTENER
     except ImportError:
         return nullcontext()
     return _telling(LISTENER, write)

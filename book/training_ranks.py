@@ -19,7 +19,7 @@ from memkit.models import TINY_LLAMA
 from memkit.setup import TrainingSetup
 from memkit.timeline import Event, MemoryTimeline
 from stepscope.program.sharded import sharded_build
-from stepscope.setup.layouts import Layout
+from stepscope.setup import Layout
 
 SETUP = TrainingSetup(model=replace(TINY_LLAMA, num_layers=3), seq_len=64, device="cpu")
 MEASUREMENTS = 3  # gloo's threads may free a buffer late, or where the profiler cannot see it: that only adds bytes

@@ -7,8 +7,7 @@ from memkit.formula.estimate import second_step
 from memkit.models import LLAMA_2_7B
 from memkit.pictures.timeline import choices_figure
 from memkit.recipes import PURE_BF16, OptimizerConfig
-from stepscope.setup.adapters import AdapterConfig
-from stepscope.setup.job import Job
+from stepscope.setup import AdapterConfig, Job
 from stepscope.widgets.adapter_explorer import WAYS, in_this_way
 
 fused = OptimizerConfig(implementation="fused")

@@ -10,14 +10,23 @@ from .formula.estimate import estimate_memory as estimate_memory
 from .formula.parameters import count_parameters as count_parameters
 from .formula.states import bytes_per_parameter as bytes_per_parameter
 from .cards import CARDS as CARDS
-from .measure import give_back as give_back
-from .measure import measure_memory as measure_memory
-from .saved_tensors import saved_bytes as saved_bytes, saved_storages as saved_storages
+from .measure import (
+    give_back as give_back,
+    measure_memory as measure_memory,
+)
+from .saved_tensors import (
+    saved_bytes as saved_bytes,
+    saved_storages as saved_storages,
+)
 from .program.transformer import (
     Transformer as Transformer,
     training_build as training_build,
 )
-from . import models as models, recipes as recipes, strategies as strategies
+from . import (
+    models as models,
+    recipes as recipes,
+    strategies as strategies,
+)
 from .models import ModelConfig as ModelConfig
 from .recipes import OptimizerConfig as OptimizerConfig
 from .setup import TrainingSetup as TrainingSetup

@@ -20,15 +20,13 @@ from memkit.models import gpt2_config, llama_config
 from memkit.recipes import OptimizerConfig, Precision
 from memkit.strategies import CORE, NONE, Strategy
 from memkit.units import GIB
+from stepscope.experts import PUBLISHED_MODELS
 from stepscope.fitting.optimizers import planned
 from stepscope.fitting.plan import TrainingPlan, plan_of
 from stepscope.fitting.plans import PlansFound, find_plans
 from stepscope.fitting.step import passes_of
-from stepscope.setup.adapters import BASES, AdapterConfig, linear_layers
-from stepscope.setup.experts import PUBLISHED_MODELS
-from stepscope.setup.layouts import Layout
-from stepscope.setup.optimizers import OPTIMIZERS, is_paged
-from stepscope.setup.places import Place
+from stepscope.optimizers import OPTIMIZERS, is_paged
+from stepscope.setup import BASES, AdapterConfig, Layout, Place, linear_layers
 
 TRIED = [set(), {"attention"}, {"attention", "mm", "addmm"}]
 OPS = "attention", "mm", "addmm", "gelu", "silu"

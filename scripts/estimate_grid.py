@@ -36,7 +36,7 @@ from memkit.setup import TrainingSetup
 from memkit.timeline import PARTS, Instant, MemoryTimeline
 from memkit.tracing.trace import trace_memory
 from memkit.units import aligned_table, format_bytes, format_count, format_ratio
-from stepscope.setup.optimizers import OPTIMIZERS
+from stepscope.optimizers import OPTIMIZERS
 
 LLAMA_100M = replace(TINY_LLAMA, name="Llama 100 M", num_layers=12, hidden_size=768, num_heads=12, head_dim=64,
                      num_kv_heads=4, intermediate_size=2048, vocab_size=32000)

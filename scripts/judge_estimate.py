@@ -19,10 +19,10 @@ from random_setups import random_setup
 from memkit.formula.estimate import estimate_memory
 from memkit.strategies import all_strategies
 from memkit.tracing.trace import trace_memory
+from stepscope.experts import experts_config, num_experts_of
+from stepscope.optimizers import OPTIMIZERS
 from stepscope.program.job import job_build
-from stepscope.setup.experts import experts_config, num_experts_of
-from stepscope.setup.job import Job, as_job
-from stepscope.setup.optimizers import OPTIMIZERS
+from stepscope.setup import Job, as_job
 from stepscope.tracing.trace import trace_script
 
 

@@ -18,8 +18,8 @@ import torch
 from book.small_gpt import held_out_loss, make_small_gpt, text_batches, train
 from memkit.program.optimizers import make_optimizer
 from memkit.recipes import OptimizerConfig
-from stepscope.program.optimizers import Lion, Steps
-from stepscope.setup.optimizers import OPTIMIZERS
+from stepscope.optimizers import OPTIMIZERS
+from stepscope.program.job import Lion, Steps
 
 FILE = Path(__file__).parents[1] / "chapters" / "recordings" / "states_training_cpu.json"
 SEEDS, TRIAL_SEED, NUM_STEPS = (0, 1, 2), 9, 300

@@ -23,9 +23,8 @@ from memkit.models import ModelConfig
 from memkit.pictures.svg import png_of
 from memkit.recipes import AUTOCAST_BF16, PURE_BF16, OptimizerConfig
 from memkit.units import format_bytes
-from stepscope.setup.adapters import AdapterConfig, linear_layers
-from stepscope.setup.experts import PUBLISHED_MODELS
-from stepscope.setup.job import Job
+from stepscope.experts import PUBLISHED_MODELS
+from stepscope.setup import AdapterConfig, Job, linear_layers
 
 TOKENS = 2048
 OPENING = ("Llama-3-8B", "RTX 4090")

@@ -29,7 +29,7 @@ from book.ledger_search import entry_of
 from book.question_cards import page_of
 from book.questions import load_questions
 from memkit.widgets.step_film import SCRIPT
-from stepscope.setup.experts import PUBLISHED_MODELS
+from stepscope.experts import PUBLISHED_MODELS
 
 OTHER_NAMES = {"04": "also called gradient checkpointing, activation checkpointing, rematerialization"}
 EMPTY_HEADER = re.compile("<th></th>")  # a corner of a table heads nothing

@@ -6,11 +6,15 @@ are read with it, and ``stepscope report train.py`` answers for a script of your
 Reading order, from the bottom; a room imports only what stands above it here, and whatever it likes of ``memkit``:
 
 - ``setup``: what is trained: a ``Job`` is a ``TrainingSetup`` with adapters and a place where its optimizer steps
+- ``experts``: a mixture of experts in place of an MLP: its shape, and its step on paper
+- ``optimizers``: Adafactor, Lion, Muon, 8-bit and paged optimizers, one record each
+- ``hugging_face``: a config.json as a model's shape, or why it is none
+- ``inference``: what inference keeps instead: weights and the key and value cache
 - ``allocator``: CUDA's caching allocator, snapshots and their replay
 - ``formula``: the first column, of a job
 - ``program``: a job's step in PyTorch, models of other libraries
+- ``small_card``: a card small enough to run out of memory on purpose
 - ``tracing``: the second column, of programs that nobody here wrote
-- ``measuring``: a small card
 - ``sharding``: one rank of many on paper
 - ``fitting``: advice, diagnosis and plans
 - ``pictures``: charts as text
@@ -24,6 +28,7 @@ from memkit import __version__ as __version__
 from memkit import front_door
 
 # The kit's formula finds a job by its type, experts and steps by their names: from here on.
-from stepscope.formula import experts, job, optimizers
+from stepscope import experts, optimizers
+from stepscope.formula import job
 
 __getattr__, __dir__, __all__ = front_door(__name__, __file__)

@@ -1,7 +1,7 @@
 """The names that this package offers: its door and an editor read this list."""
 
-from .allocator.snapshot_reader import read_snapshot as read_snapshot
-from .allocator.trace_replay import replay_trace as replay_trace
+from .allocator.snapshots import read_snapshot as read_snapshot
+from .allocator.replay import replay_trace as replay_trace
 from .fitting.diagnosis import diagnose_memory as diagnose_memory
 from .fitting.plans import (
     find_plans as find_plans,
@@ -10,13 +10,15 @@ from .fitting.plans import (
 from .fitting.room import fits_of as fits_of
 from .program.hugging_face import hugging_face_build as hugging_face_build
 from .program.job import job_build as job_build
-from .setup.adapters import AdapterConfig as AdapterConfig
-from .setup.experts import ExpertsConfig as ExpertsConfig
-from .setup.hugging_face import model_of_config as model_of_config
-from .setup.job import Job as Job
-from .setup.layouts import Layout as Layout
-from .setup.optimizers import OPTIMIZERS as OPTIMIZERS
-from .setup.places import Place as Place
+from .setup import (
+    AdapterConfig as AdapterConfig,
+    Job as Job,
+    Layout as Layout,
+    Place as Place,
+)
+from .experts import ExpertsConfig as ExpertsConfig
+from .hugging_face import model_of_config as model_of_config
+from .optimizers import OPTIMIZERS as OPTIMIZERS
 from .sharding.step import estimate_sharded as estimate_sharded
 from .tool.program_report import report_on as report_on
 from .tool.script import Script as Script

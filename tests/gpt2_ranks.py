@@ -8,7 +8,7 @@ from book.ranks import join_group, report
 from book.training_ranks import Way, row_of
 from memkit.models import TINY_GPT2
 from memkit.setup import TrainingSetup
-from stepscope.setup.layouts import Layout
+from stepscope.setup import Layout
 
 SETUP = TrainingSetup(model=replace(TINY_GPT2, num_layers=1, vocab_size=256), seq_len=64, device="cpu")
 LAYOUT = Layout(stage=2, dp_size=2, param_dtype="bfloat16")

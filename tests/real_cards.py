@@ -13,9 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from memkit.units import round_up
-from stepscope.allocator.caching import CachingAllocator
-from stepscope.allocator.config import SMALL_REQUEST_BYTES, SMALL_SEGMENT_BYTES
-from stepscope.allocator.heap import Block, Driver
+from stepscope.allocator.caching import SMALL_REQUEST_BYTES, SMALL_SEGMENT_BYTES, Block, CachingAllocator, Driver
 
 
 class RecordedDriver(Driver):

@@ -50,9 +50,9 @@ def test_a_test_of_the_kit_does_not_even_speak_of_it():
     "source",
     [
         "import stepscope", "import os, stepscope.setup as s", "from stepscope import Job",
-        "from stepscope.setup.job import Job", "def later():\n    from stepscope import Job",
+        "from stepscope.setup import Job", "def later():\n    from stepscope import Job",
         "importlib.import_module('stepscope.setup')", "monkeypatch.setattr('stepscope.tracing.card.CARD', 1)",
-        "Optimizer(made_by='stepscope.program.optimizers:Lion')",
+        "Optimizer(made_by='stepscope.program.job:Lion')",
     ],
 )
 def test_the_check_sees_each_way_to_name_it(source):

@@ -9,8 +9,7 @@ import torch
 from book.pieces_of_logits import PiecesOfLogits
 from memkit.models import LLAMA_32_3B
 from memkit.recipes import PURE_BF16, OptimizerConfig
-from stepscope.setup.adapters import AdapterConfig
-from stepscope.setup.job import Job
+from stepscope.setup import AdapterConfig, Job
 
 FUSED = OptimizerConfig(implementation="fused")
 RECOMPUTED = Job(

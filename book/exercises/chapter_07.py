@@ -16,10 +16,10 @@ from memkit import models
 from memkit.recipes import AUTOCAST_BF16
 from memkit.setup import TrainingSetup
 from memkit.units import GIB, KIB, MIB, format_bytes
-from stepscope.allocator.config import AllocatorConfig
-from stepscope.allocator.snapshot_writer import predicted_snapshot
-from stepscope.allocator.trace_replay import replay_trace
-from stepscope.measuring.small_card import SimulatedCard
+from stepscope.allocator.caching import AllocatorConfig
+from stepscope.allocator.replay import replay_trace
+from stepscope.allocator.snapshots import predicted_snapshot
+from stepscope.small_card import SimulatedCard
 from stepscope.tracing.trace import trace_script
 
 # 7.3

@@ -9,7 +9,7 @@ from memkit.models import LLAMA_2_7B
 from memkit.recipes import FUSED_ADAMW
 from memkit.setup import TrainingSetup
 from memkit.units import GIB, format_bytes
-from stepscope.setup.layouts import Layout
+from stepscope.setup import Layout
 from stepscope.sharding.step import estimate_sharded
 from stepscope.sharding.traffic import step_traffic
 

@@ -11,9 +11,8 @@ from memkit.setup import TrainingSetup
 from memkit.strategies import NONE
 from memkit.units import GIB, format_bytes
 from stepscope.fitting.plan import TrainingPlan, plan_of
-from stepscope.setup.adapters import AdapterConfig, linear_layers
-from stepscope.setup.job import Job
-from stepscope.setup.optimizers import OPTIMIZERS
+from stepscope.optimizers import OPTIMIZERS
+from stepscope.setup import AdapterConfig, Job, linear_layers
 
 SMALL = OptimizerConfig(record=OPTIMIZERS["torchao 8-bit AdamW"], implementation="fused")
 START = Job(model=LLAMA_2_7B, seq_len=2048, micro_batch_size=4)

@@ -6,7 +6,7 @@ from book.exercises import NumberExercise
 from memkit.formula.parameters import count_parameters
 from memkit.models import LLAMA_2_7B, LLAMA_3_70B
 from memkit.units import GIB
-from stepscope.formula.inference import kv_cache_bytes_per_token
+from stepscope.inference import kv_cache_bytes_per_token
 
 EXERCISES = (
     NumberExercise(

@@ -4,7 +4,7 @@ from book.exercises import NumberExercise
 from memkit.formula.parameters import count_parameters
 from memkit.models import LLAMA_3_8B
 from memkit.units import GIB
-from stepscope.formula.inference import kv_cache_bytes_per_token
+from stepscope.inference import kv_cache_bytes_per_token
 
 EXPERT = 3 * 4096 * 14336
 ATTENTION = 2 * 4096 * 32 * 128 + 2 * 4096 * 8 * 128

@@ -7,8 +7,21 @@ from .blocks import (
     block_amax as block_amax,
     quantize as quantize,
 )
-from .codes import all_values as all_values, decode as decode
-from .records import dtype_bits as dtype_bits, tensor_bytes as tensor_bytes
+from .codes import (
+    all_values as all_values,
+    code_fields as code_fields,
+    decode as decode,
+    decode_one as decode_one,
+    encode_one as encode_one,
+)
+from .records import (
+    FORMATS as FORMATS,
+    FloatFormat as FloatFormat,
+    TableFormat as TableFormat,
+    dtype_bits as dtype_bits,
+    get_format as get_format,
+    tensor_bytes as tensor_bytes,
+)
 from .reading import (
     CodeReading as CodeReading,
     Nearest as Nearest,
@@ -16,12 +29,6 @@ from .reading import (
     number_text as number_text,
     parse_number as parse_number,
     read_code as read_code,
-)
-from .records import (
-    FORMATS as FORMATS,
-    FloatFormat as FloatFormat,
-    TableFormat as TableFormat,
-    get_format as get_format,
 )
 from .rounding import (
     ROUNDINGS as ROUNDINGS,
@@ -33,4 +40,3 @@ from .running_sums import (
     running_sum as running_sum,
     sticking_point as sticking_point,
 )
-from .codes import code_fields as code_fields, decode_one as decode_one, encode_one as encode_one

@@ -8,8 +8,14 @@ from .activations import (
     autocast_cast_bytes as autocast_cast_bytes,
     block_ledger as block_ledger,
 )
-from .model import addition as addition, model_of as model_of
-from .estimate import estimate_memory as estimate_memory, second_step as second_step
+from .model import (
+    addition as addition,
+    model_of as model_of,
+)
+from .estimate import (
+    estimate_memory as estimate_memory,
+    second_step as second_step,
+)
 from .kernels import embedding_backward_buffers as embedding_backward_buffers
 from .liveness import Walk as Walk
 from .parameters import (

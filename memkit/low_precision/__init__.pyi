@@ -6,23 +6,21 @@ from .autocast import (
     LOWER_PRECISION as LOWER_PRECISION,
     PROMOTE as PROMOTE,
 )
-from .fp8 import cast_to as cast_to
 from .fp8 import (
     FP8_RECIPES as FP8_RECIPES,
+    SCALINGS as SCALINGS,
+    DelayedScale as DelayedScale,
     Fp8Linear as Fp8Linear,
     Fp8Recipe as Fp8Recipe,
+    cast_to as cast_to,
     convert_to_fp8 as convert_to_fp8,
+    factors_from as factors_from,
+    relative_error as relative_error,
+    scale_to as scale_to,
 )
 from .loss_scaling import (
     ScaledGradients as ScaledGradients,
     scale_gradients as scale_gradients,
-)
-from .fp8 import (
-    DelayedScale as DelayedScale,
-    SCALINGS as SCALINGS,
-    factors_from as factors_from,
-    relative_error as relative_error,
-    scale_to as scale_to,
 )
 from .sixteen_bit_adamw import (
     SixteenBitAdamW as SixteenBitAdamW,

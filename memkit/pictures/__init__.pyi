@@ -7,10 +7,10 @@ from .bars import (
 )
 from .bits import bit_figure as bit_figure
 from .colours import COLOUR as COLOUR
-from .timeline import over_time_figure as over_time_figure
-from .svg import Chart as Chart
 from .timeline import (
     choices_figure as choices_figure,
     compare_figure as compare_figure,
+    over_time_figure as over_time_figure,
     timeline_figure as timeline_figure,
 )
+from .svg import Chart as Chart

@@ -68,8 +68,8 @@ else:
         job_build,
         trace_script,
     )
+    from stepscope.experts import experts_config
     from stepscope.formula import count_adapter_parameters
-    from stepscope.setup import experts_config
     from stepscope.widgets import AdapterExplorer, MemoryExplorer, PlanExplorer, ShardingExplorer
 
     make_job = Job

@@ -16,11 +16,11 @@ from memkit.setup import TrainingSetup
 from memkit.strategies import FULL, NONE
 from memkit.timeline import Event, Events, MemoryTimeline
 from memkit.units import format_bytes
-from stepscope.allocator.config import AllocatorConfig
-from stepscope.allocator.trace_replay import replay_trace
+from stepscope.allocator.caching import AllocatorConfig
+from stepscope.allocator.replay import replay_trace
 from stepscope.fitting import edits
 from stepscope.fitting.optimizers import is_wide_adam
-from stepscope.setup.optimizers import MIN_8BIT_VALUES, OPTIMIZERS
+from stepscope.optimizers import MIN_8BIT_VALUES, OPTIMIZERS
 
 
 @dataclass(frozen=True, kw_only=True)

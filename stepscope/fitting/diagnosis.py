@@ -10,10 +10,9 @@ from pathlib import Path
 
 from memkit.timeline import PARTS, Events, MemoryTimeline
 from memkit.units import Printable, aligned_table, format_bytes, on_page
-from stepscope.allocator.config import AllocatorConfig
-from stepscope.allocator.replays import Replay
-from stepscope.allocator.snapshot_reader import RecordedRun, read_snapshot
-from stepscope.allocator.trace_replay import replay_trace
+from stepscope.allocator.caching import AllocatorConfig
+from stepscope.allocator.replay import Replay, replay_trace
+from stepscope.allocator.snapshots import RecordedRun, read_snapshot
 from stepscope.fitting.advice import Effect, Run, best_of_each_kind, effects_on_run
 from stepscope.fitting.edits import NUM_SPANS, Growing, growing_lines, line_of
 

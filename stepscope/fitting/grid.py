@@ -28,11 +28,8 @@ from memkit.recipes import (
 from memkit.strategies import FULL, NONE, SAVE_ATTENTION, SAVE_EVERY_SECOND, SAVE_PRODUCTS, Strategy, groups
 from stepscope.fitting.optimizers import PLANNED
 from stepscope.fitting.step import seconds_of
-from stepscope.setup.adapters import AdapterConfig, linear_layers
-from stepscope.setup.job import Job
-from stepscope.setup.layouts import Layout
-from stepscope.setup.optimizers import OPTIMIZERS
-from stepscope.setup.places import Place
+from stepscope.optimizers import OPTIMIZERS
+from stepscope.setup import AdapterConfig, Job, Layout, Place, linear_layers
 
 PRECISIONS = {
     "bfloat16": (AUTOCAST_BF16, FP32, PURE_BF16, BF16_MASTER, MEGATRON, KAHAN_BF16),

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from memkit.optimizers import Optimizer
-from stepscope.setup.optimizers import is_quantized
-from stepscope.setup.places import Place
+from stepscope.optimizers import is_quantized
+from stepscope.setup import Place
 
 GIVEN_UP = ("second moments by row and column", "states in 8 bits", "states in 4 bits")
 """What an optimizer may give up besides time, the dearest last. The planner compares plans by it."""

@@ -18,16 +18,12 @@ from memkit.setup import TrainingSetup
 from memkit.strategies import FULL, NONE, Strategy, groups
 from memkit.timeline import Instant
 from memkit.units import round_up
+from stepscope.experts import num_experts_of
 from stepscope.fitting.optimizers import GIVEN_UP, planned
 from stepscope.fitting.step import paged_bytes, peak_of, resting_bytes, run_again, seconds_of
-from stepscope.formula.offload import host_bytes
-from stepscope.formula.states import Standing, standing_of
-from stepscope.setup.adapters import AdapterConfig
-from stepscope.setup.experts import num_experts_of
-from stepscope.setup.job import Job, as_job
-from stepscope.setup.layouts import Layout
-from stepscope.setup.optimizers import is_quantized
-from stepscope.setup.places import Place
+from stepscope.formula.job import Standing, host_bytes, standing_of
+from stepscope.optimizers import is_quantized
+from stepscope.setup import AdapterConfig, Job, Layout, Place, as_job
 
 SUMMED, NARROW_STATES = "gradients summed in 16 bits", "states rounded to bf16"
 ROUNDED, ADAPTERS_ONLY, FOUR_BITS = "updates rounded to bf16", "only adapters are trained", "frozen weights in 4 bits"

@@ -11,8 +11,8 @@ from memkit.strategies import FULL, NONE
 from memkit.units import as_one_of
 from stepscope.fitting.optimizers import planned
 from stepscope.fitting.plan import TrainingPlan, written_by
-from stepscope.setup.hugging_face import config_of
-from stepscope.setup.places import Place
+from stepscope.hugging_face import config_of
+from stepscope.setup import Place
 
 LIBRARIES = {"plain": "book", "transformers": "transformers", "trainer": "transformers"}
 """Whose model a kind of text trains."""

@@ -19,9 +19,8 @@ from memkit.strategies import NONE
 from stepscope.fitting.plan import TrainingPlan
 from stepscope.fitting.plan_code import code_of
 from stepscope.fitting.step import as_high
-from stepscope.setup.hugging_face import config_of
-from stepscope.setup.job import Job
-from stepscope.setup.layouts import Layout
+from stepscope.hugging_face import config_of
+from stepscope.setup import Job, Layout
 
 NUM_STEPS = 2
 """The second step has the states that the first one makes."""
@@ -128,7 +127,7 @@ def put_in_4_bits(model) -> None:
     """Every linear layer but the head as bitsandbytes' ``Linear4bit``, as the loader of transformers does it."""
     from torch import nn
 
-    from stepscope.program.adapters import in_4_bits
+    from stepscope.program.job import in_4_bits
 
     for parent in list(model.modules()):
         for name, layer in list(parent.named_children()):

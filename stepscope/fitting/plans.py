@@ -21,8 +21,7 @@ from stepscope.fitting.grid import layouts_of, not_tried, ways_of
 from stepscope.fitting.plan import TrainingPlan, plan_of
 from stepscope.fitting.plan_code import LIBRARIES, why_not
 from stepscope.fitting.plan_run import traced
-from stepscope.setup.adapters import AdapterConfig
-from stepscope.setup.job import Job
+from stepscope.setup import AdapterConfig, Job
 
 NUM_MISSED = 3
 NUM_NEIGHBOURS = 3

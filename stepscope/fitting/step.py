@@ -19,13 +19,10 @@ from memkit.recomputation import step_flops
 from memkit.setup import TrainingSetup
 from memkit.strategies import FULL, FULL_NO_STOP, NONE, Strategy
 from memkit.timeline import Instant, MemoryTimeline
-from stepscope.formula.offload import host_bytes, link_bytes
-from stepscope.formula.states import Standing, job_state_bytes, job_state_ledger, standing_of
-from stepscope.setup.adapters import AdapterConfig
-from stepscope.setup.experts import num_experts_of
-from stepscope.setup.job import Job, as_job
-from stepscope.setup.layouts import Layout
-from stepscope.setup.optimizers import is_paged
+from stepscope.experts import num_experts_of
+from stepscope.formula.job import Standing, host_bytes, job_state_bytes, job_state_ledger, link_bytes, standing_of
+from stepscope.optimizers import is_paged
+from stepscope.setup import AdapterConfig, Job, Layout, as_job
 from stepscope.sharding.step import estimate_sharded
 from stepscope.sharding.traffic import step_traffic
 

@@ -2,13 +2,8 @@
 
 Reading order:
 
-- ``inference``: what inference keeps instead: weights and the key and value cache
-- ``experts``: a mixture of experts in place of an MLP
-- ``optimizers``: the temporaries of more optimizers' steps
 - ``adapters``: LoRA and QLoRA on paper: thin matrices beside frozen weights, which may be in 4 bits
-- ``states``: what a job keeps between steps
-- ``offload``: what an optimizer on the host moves over the link in a step
-- ``job``: how a job runs: what its adapters freeze, and where its optimizer steps
+- ``job``: what a job keeps between steps, what it moves to the host, how it runs
 """
 
 from memkit import front_door

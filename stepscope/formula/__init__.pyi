@@ -4,17 +4,11 @@ from .adapters import (
     count_adapter_parameters as count_adapter_parameters,
     trained_parameters as trained_parameters,
 )
-from .inference import (
-    kv_cache_bytes as kv_cache_bytes,
-    kv_cache_bytes_per_token as kv_cache_bytes_per_token,
-)
-from .offload import (
-    host_bytes as host_bytes,
-    link_bytes as link_bytes,
-)
-from .states import (
+from .job import (
     Standing as Standing,
+    host_bytes as host_bytes,
     job_state_bytes as job_state_bytes,
     job_state_ledger as job_state_ledger,
+    link_bytes as link_bytes,
     standing_of as standing_of,
 )

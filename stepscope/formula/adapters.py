@@ -10,8 +10,7 @@ from memkit.formula.parameters import Parameter, block_parameters, of_blocks, on
 from memkit.formula.states import StateTensor, weight_tensors
 from memkit.models import ModelConfig
 from memkit.recipes import Precision
-from stepscope.setup.adapters import AdapterConfig
-from stepscope.setup.job import Job
+from stepscope.setup import AdapterConfig, Job
 
 NF4 = "nf4"
 """What the weights of QLoRA have for a dtype. No operation reads them but ``gemm_4bit``."""

@@ -1,17 +1,123 @@
-"""How a ``Job`` runs: what its adapters freeze, and where its optimizer steps."""
+"""A ``Job`` on paper: what it keeps between steps, what it moves to the host, and how it runs.
 
-from collections.abc import Callable
+A step with the optimizer's states on the host sends every gradient there and every new weight back: 4 B a parameter in
+bf16, whatever the batch is. (Offloaded activations, which ``blocks_ledger`` lists, go there and back in every
+micro-batch.) Seconds are bytes divided by the link's rate; what of them hides behind the arithmetic is a measurement.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache, partial
+from typing import NamedTuple
 
 from memkit.formula.liveness import Block, Recorder
-from memkit.formula.parameters import Parameter, parameter_ledger
+from memkit.formula.parameters import Parameter, parameter_ledger, times_of
 from memkit.formula.run import Run, run_of
+from memkit.formula.states import StateTensor, gradient_tensors, optimizer_tensors, shared_tensors, weight_tensors
 from memkit.formula.update import place, write_states, write_update, write_weights
+from memkit.models import ModelConfig
+from memkit.recipes import OptimizerConfig, Precision
 from stepscope.formula.adapters import frozen_tensors, shared_maps, trained_parameters, trained_precision
-from stepscope.formula.states import is_offloaded
-from stepscope.setup.job import Job
-from stepscope.setup.optimizers import SharesMaps
-from stepscope.setup.places import Place
+from stepscope.optimizers import SharesMaps
+from stepscope.setup import MIN_OFFLOADED, AdapterConfig, Job, Place
+
+
+class Standing(NamedTuple):
+    """All that what a job keeps between steps depends on; neither batch nor recomputation is."""
+
+    model: ModelConfig
+    precision: Precision
+    optimizer: OptimizerConfig
+    adapter: AdapterConfig | None = None
+    place: Place = Place.AFTER_BACKWARD
+
+
+def standing_of(job: Job) -> Standing:
+    """A job's."""
+    return Standing(job.model, job.precision, job.optimizer, job.adapter, job.place)
+
+
+def job_state_ledger(job: Job | Standing) -> tuple[StateTensor, ...]:
+    """Every persistent tensor of the run: weights, then gradients, then the optimizer's.
+
+    With an adapter the model's own weights are frozen: they have no gradient and no state.
+    """
+    return tuple(_tensors(job))
+
+
+def job_state_bytes(job: Job | Standing) -> dict[str, int]:
+    """Bytes of what stands between steps by part, before rounding, without what the host's memory holds.
+
+    On the host are torch's ``step`` scalars, what an optimizer there keeps, and paged states: unified memory, which
+    torch's allocator does not count, and which the driver moves between host and card.
+
+    >>> from memkit.models import LLAMA_2_7B
+    >>> from memkit.recipes import PURE_BF16
+    >>> lora = AdapterConfig(rank=16, targets=("query", "value"))
+    >>> job_state_bytes(Job(model=LLAMA_2_7B, precision=PURE_BF16, adapter=lora))
+    {'weights': 13510385664, 'gradients': 33554432, 'optimizer_states': 67108864}
+    """
+    totals = {"weights": 0, "gradients": 0, "optimizer_states": 0}
+    one_of_each = job._replace(model=job.model.one_of_each) if isinstance(job, Standing) else replace(
+        job, model=job.model.one_of_each
+    )
+    for tensor in _tensors(one_of_each):
+        if not tensor.is_in_host:
+            totals[tensor.part] += times_of(job.model, tensor.parameter) * tensor.num_bytes
+    return totals
+
+
+def _tensors(job: Job | Standing) -> Iterator[StateTensor]:
+    trained, precision = trained_parameters(job.model, job.adapter), trained_precision(job.precision, job.adapter)
+    if job.adapter is not None:
+        for parameter in parameter_ledger(job.model):
+            yield from frozen_tensors(parameter, job.precision, job.adapter)
+        yield from shared_maps(job.adapter)
+    for parameter in trained:
+        yield from weight_tensors(parameter, precision)
+    for parameter in trained:
+        yield from gradient_tensors(parameter, precision)
+    for parameter in trained:
+        for tensor in optimizer_tensors(parameter, precision, job.optimizer):
+            yield replace(tensor, is_in_host=True) if is_offloaded(parameter, job.place) else tensor
+    yield from shared_tensors(trained, job.optimizer)
+
+
+def is_offloaded(parameter: Parameter, place: Place) -> bool:
+    """Whether this parameter's states are the host's, and its step is done there."""
+    return place.is_on_host and parameter.count >= MIN_OFFLOADED
+
+
+def offloaded_parameters(setup: Job) -> tuple[Parameter, ...]:
+    """The trained tensors whose states are on the host."""
+    trained = trained_parameters(setup.model, setup.adapter)
+    return tuple(parameter for parameter in trained if is_offloaded(parameter, setup.place))
+
+
+def link_bytes(setup: Job) -> dict[str, int]:
+    """Bytes that cross the link in one step, by what moves and where to; gradients leave in every micro-batch.
+
+    >>> from memkit.models import LLAMA_2_7B
+    >>> from memkit.recipes import PURE_BF16
+    >>> link_bytes(Job(model=LLAMA_2_7B, precision=PURE_BF16, place="on the host"))
+    {'gradients to the host': 13476831232, 'weights to the card': 13476831232}
+    """
+    moved, precision = {}, trained_precision(setup.precision, setup.adapter)
+    parameters = offloaded_parameters(setup)
+    if parameters:
+        gradients = (t for p in parameters for t in gradient_tensors(p, precision))
+        weights = (t for p in parameters for t in weight_tensors(p, precision))
+        moved["gradients to the host"] = setup.grad_accum_steps * sum(t.num_bytes for t in gradients)
+        moved["weights to the card"] = sum(t.num_bytes for t in weights)
+    return moved
+
+
+def host_bytes(setup: Job) -> dict[str, int]:
+    """Bytes that an optimizer on the host keeps there: a copy of weights and gradients, both pinned, and the states."""
+    parameters, precision = offloaded_parameters(setup), trained_precision(setup.precision, setup.adapter)
+    states = (t for p in parameters for t in optimizer_tensors(p, precision, setup.optimizer))
+    moved = list(link_bytes(replace(setup, grad_accum_steps=1)).values()) or [0, 0]
+    return {"weights": moved[1], "gradients": moved[0], "optimizer_states": sum(t.num_bytes for t in states)}
 
 
 class JobRun(Run):

@@ -1,15 +1,15 @@
 """The names that this room offers: its door and an editor read this list."""
 
-from .adapters import (
+from .job import (
     LoRALinear as LoRALinear,
     add_adapters as add_adapters,
     in_4_bits as in_4_bits,
+    job_build as job_build,
 )
 from .hugging_face import (
     hugging_face_build as hugging_face_build,
     hugging_face_model as hugging_face_model,
 )
-from .job import job_build as job_build
 from .sharded import (
     one_rank_of as one_rank_of,
     sharded_build as sharded_build,

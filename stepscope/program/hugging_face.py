@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from stepscope.setup.hugging_face import read_config
+from stepscope.hugging_face import read_config
 
 
 def hugging_face_model(config: str | Path | Mapping, dtype: str = "float32") -> torch.nn.Module:

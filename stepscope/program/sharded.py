@@ -21,7 +21,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from memkit.program.optimizers import make_step_optimizer
 from memkit.program.transformer import Transformer, training_build
 from memkit.setup import TrainingSetup
-from stepscope.setup.layouts import Layout
+from stepscope.setup import Layout
 
 
 def wrap_model(model: nn.Module, layout: Layout, device: str) -> nn.Module:

@@ -2,11 +2,11 @@
 
 ``fully_shard`` gathers a block's weights before its forward and frees them after it (``reshard_after_forward``), then
 again before its backward, while the buffer of the block before that one is already being filled (prefetch). After the
-backward the whole gradient is copied into one buffer, reduced to this rank's share, and freed. Three things stay longer
-than one would think: the buffer of an all-gather until the next block has copied its own, that of a reduce-scatter
-until the next block's is made, and the whole gradient of a group's last parameter until the share is there. The root's
-group stays whole from the forward's start to the backward's end. The walk's segments are its units of blocks, so what a
-rank does before and after a block is put around a segment.
+backward the whole gradient is copied into one buffer, reduced to this rank's share, and freed. Three things stay
+longer than one would think: the buffer of an all-gather until the next block has copied its own, that of a
+reduce-scatter until the next block's is made, and the whole gradient of a group's last parameter until the share is
+there. The root's group stays whole from the forward's start to the backward's end. The walk's segments are its units
+of blocks, so what a rank does before and after a block is put around a segment.
 
 Source: _fsdp_param_group.py and _fsdp_collectives.py of torch/distributed/fsdp/_fully_shard, and
 torch/nn/parallel/distributed.py, torch 2.13.
@@ -30,9 +30,7 @@ from memkit.formula.run import Run
 from memkit.formula.update import write_states, write_update, write_weights
 from memkit.setup import TrainingSetup
 from memkit.timeline import MemoryTimeline
-from stepscope.setup.job import Job
-from stepscope.setup.layouts import Layout
-from stepscope.setup.places import Place
+from stepscope.setup import Job, Layout, Place
 
 
 def shard(parameter: Parameter, num_ranks: int) -> Parameter:

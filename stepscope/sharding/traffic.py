@@ -14,7 +14,7 @@ from memkit.formats.records import dtype_bits, tensor_bytes
 from memkit.formula.parameters import count_parameters
 from memkit.setup import TrainingSetup
 from memkit.strategies import FULL
-from stepscope.setup.layouts import Layout
+from stepscope.setup import Layout
 from stepscope.sharding.step import groups_of
 
 

@@ -13,7 +13,7 @@ Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 5 and figure 1.
 """
 
 from memkit.units import as_whole_number
-from stepscope.setup.layouts import STAGES
+from stepscope.setup import STAGES
 
 PARTS = {"weights": (2, 3), "gradients": (2, 2), "optimizer_states": (4 + 4 + 4, 1)}
 """Bytes of a parameter in the paper's recipe, and the first stage that shares them out."""

@@ -6,12 +6,8 @@ where a program is traced.
 Reading order:
 
 - ``arguments``: sizes, numbers and names as words, and the options of each command
-- ``sealing``: a process that the kernel lets write in one folder only
-- ``errors``: what a program raised, in one line
-- ``notebook``: a notebook's cells as Python
-- ``script``: a training script as it stands, and where its steps begin
+- ``script``: a training script or notebook as it stands, and where its steps begin
 - ``batches``: the worst batch of a script's own data
-- ``largest``: the largest number with which something still fits
 - ``changed``: any program with one change made to it from outside
 - ``program_report``: a program nobody has run: its peak, its lines, its cards, and changes traced a second time
 - ``commands``: what each command finds: bytes, text and data

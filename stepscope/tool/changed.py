@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 from memkit.program.optimizers import class_of
 from memkit.units import as_one_of
-from stepscope.setup.optimizers import OPTIMIZERS
+from stepscope.optimizers import OPTIMIZERS
 from stepscope.tool.script import Script, nothing_to_do
 
 BATCH_OPTION = re.compile(r"-b|(?!.*(?:eval|test|val))-*[\w.-]*batch[-_]?size")

@@ -1,4 +1,5 @@
-"""What each command of ``stepscope`` finds, for whoever calls it: bytes for --fail-above, a text, and JSON."""
+"""What each command of ``stepscope`` finds, for whoever calls it: bytes for --fail-above, a text, and JSON.
+"""
 
 import argparse
 import importlib
@@ -7,13 +8,75 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from memkit.units import aligned_table, as_whole_number, format_bytes, format_count
 from stepscope.tool.arguments import card_named, named
-from stepscope.tool.sealing import unsealed
+from stepscope.tracing.scratch_disk import unsealed
+
+MOST = 2**16
+"""No larger number is tried."""
+
+FOLLOWS_A_LINE = 8
+"""After so many tries halves are taken: what is needed grows by no line."""
+
+
+class TooFewRows(Exception):
+    """Of a batch that was to have ``args[1]`` rows the data have ``args[0]`` in all."""
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest number that was traced and fits, 0 if 1 does not, and what is left or lacking at it and one above."""
+
+    number: int
+    spare_bytes: dict[int, int]
+    is_all_rows: bool = False
+
+    def __str__(self) -> str:
+        if not self.number:
+            return f"1 does not fit ({format_bytes(-self.spare_bytes[1])} too much)"
+        words = f"{self.number:,} ({format_bytes(self.spare_bytes[self.number])} to spare"
+        above = self.spare_bytes.get(self.number + 1)
+        if above is not None:
+            return f"{words}; {self.number + 1:,}: {format_bytes(-above)} too much)"
+        return f"{words}; {'the data have no more rows' if self.is_all_rows else 'no larger one was tried'})"
+
+
+def largest_that_fits(spare_of: Callable[[int], int]) -> Largest:
+    """The largest number for which ``spare_of``, bytes that are left, is not negative; it and the next one are tried.
+
+    What a step needs grows with a batch nearly in a line, so a line through the last two numbers says the next one.
+    Where ``spare_of`` raises ``TooFewRows``, a batch is taken to grow as the number does.
+
+    >>> largest_that_fits(lambda number: 1000 - 7 * number).number
+    142
+    """
+    spare = {1: spare_of(1)}
+    fits, too_large, before = (1, MOST + 1, 0) if spare[1] >= 0 else (0, 1, 0)
+    is_all_rows = False
+    while too_large - fits > 1:
+        other = too_large if too_large in spare else before
+        guess = 2 * fits
+        if other and spare[other] != spare[fits]:
+            guess = fits + spare[fits] * (fits - other) // (spare[other] - spare[fits])
+        if len(spare) > FOLLOWS_A_LINE:
+            guess = (fits + too_large) // 2
+        guess = min(max(guess, fits + 1), too_large - 1)
+        try:
+            spare[guess] = spare_of(guess)
+        except TooFewRows as few:
+            num_rows, batch_size = few.args
+            too_large, is_all_rows = max(fits + 1, min(guess, guess * num_rows // batch_size + 1)), True
+            continue
+        if spare[guess] >= 0:
+            before, fits = fits, guess
+        else:
+            too_large = guess
+    return Largest(fits, spare, is_all_rows)
+
 
 Found = tuple[int, str, dict]
 SCRIPTS = (".py", ".ipynb")
@@ -137,11 +200,10 @@ def report_as_data(result) -> dict:
 
 def largest_found(options: argparse.Namespace, script, card) -> Found:
     """``stepscope report --vary N``: the largest number in the place of N with which the script should fit the card."""
-    from stepscope.allocator.trace_replay import replay_trace
+    from stepscope.allocator.replay import replay_trace
     from stepscope.fitting.room import left_out_of
     from stepscope.tool.batches import Loaders, on_its_worst, watched
     from stepscope.tool.changed import changed_build
-    from stepscope.tool.largest import TooFewRows, largest_that_fits
     from stepscope.tool.program_report import fits_on
     from stepscope.tracing.trace import trace_script
 
@@ -192,7 +254,7 @@ def list_command(options: argparse.Namespace) -> Found:
     """``stepscope list``: the names that ``fit`` and ``report`` take."""
     from memkit.cards import CARDS
     from memkit.formula.parameters import count_parameters
-    from stepscope.setup.experts import PUBLISHED_MODELS
+    from stepscope.experts import PUBLISHED_MODELS
 
     models = {name: count_parameters(model) for name, model in PUBLISHED_MODELS.items()}
     cards = {name: card.memory_bytes for name, card in CARDS.items()}
@@ -215,11 +277,11 @@ def changes_as_data(changes: Sequence) -> list[dict]:
 def fit_command(options: argparse.Namespace) -> Found:
     """``stepscope fit``: the plans that fit, and the code of the one that gives up least and takes least time."""
     from memkit.cards import CARDS
+    from stepscope.experts import PUBLISHED_MODELS
     from stepscope.fitting.plan_code import code_of
     from stepscope.fitting.plans import find_plans
-    from stepscope.setup.adapters import AdapterConfig, linear_layers
-    from stepscope.setup.experts import PUBLISHED_MODELS
-    from stepscope.setup.hugging_face import model_of_config, read_config
+    from stepscope.hugging_face import model_of_config, read_config
+    from stepscope.setup import AdapterConfig, linear_layers
 
     if is_config(options.model):
         lengths = dict.fromkeys(("max_position_embeddings", "n_positions"), options.seq_len or 2048)

@@ -12,8 +12,7 @@ from memkit.cards import CARDS, Card
 from memkit.fit import Fit, fit_on
 from memkit.timeline import MemoryTimeline
 from memkit.units import aligned_table, format_bytes
-from stepscope.allocator.replays import Replay
-from stepscope.allocator.trace_replay import replay_trace
+from stepscope.allocator.replay import Replay, replay_trace
 from stepscope.fitting.advice import EIGHT_BIT, HALF_BATCH, Effect, best_of_each_kind, helpful
 from stepscope.fitting.diagnosis import NUM_CHANGES, Diagnosis, changes_in_words, diagnose_memory, growth_in_words
 from stepscope.fitting.edits import Growing

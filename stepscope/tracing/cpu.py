@@ -12,7 +12,7 @@ from memkit.tracing.cpu import fake_cpu
 from memkit.tracing.shapes import deepcopied
 from stepscope.tracing.patched import as_a_script_needs
 from stepscope.tracing.refusals import not_followed, refusing
-from stepscope.tracing.without_values import ShapesOnly
+from stepscope.tracing.values import ShapesOnly
 
 
 def not_here(what: str) -> Callable:

@@ -11,8 +11,8 @@ import torch._dynamo.eval_frame
 import torch.utils.data
 
 from stepscope.tracing.checkpoints import saved_without_values, unflattened, write_safetensors
-from stepscope.tracing.scratch_doors import ON
-from stepscope.tracing.without_values import ShapesOnly
+from stepscope.tracing.scratch_disk import ON
+from stepscope.tracing.values import ShapesOnly
 
 COMPILED = (
     "a compiled function is traced as the code it was made of: compiled, it keeps other tensors for its "

@@ -2,39 +2,705 @@
 
 A trace runs a program's own code, which saves checkpoints, empties folders and keeps caches. In ``on_scratch_disk()``
 who opens a file for writing gets a copy in a scratch folder, who reads looks there first, and what is removed or moved
-is only marked. At the end the folder goes. No file of the disk is ever open for writing, so that a trace that fails, is
-stopped or is killed harms as little as one that ends.
+is only marked. At the end the folder goes. No file of the disk is ever open for writing, so that a trace that fails,
+is stopped or is killed harms as little as one that ends. Four parts, in this order:
 
-Here stands what passes none of Python's doors. Libraries that open files in C are listed in ``LIBRARIES`` with the
-argument that names the file. An audit hook sees what comes another way, such as another program that is started, and
-refuses it before it happens.
+- ``sealed``: where Linux has Landlock (since 5.13) the command line gives up the right to change any other folder
+  before a program runs. It, its threads and the programs that it starts get "Permission denied", whatever library they
+  write with: https://docs.kernel.org/userspace-api/landlock.html
+- ``ScratchDisk``: what is found at a path: a file in the scratch folder if the program has written it, the disk's if
+  not, and nothing if it was removed.
+- ``DOORS``: Python's functions that reach files (``open``, those of ``os``, ``io.FileIO``), through which ``pathlib``,
+  ``shutil``, ``tempfile``, ``logging``, ``pickle`` and numpy go. ``put_in_place`` replaces each wherever a loaded
+  module holds it.
+- ``LIBRARIES``: functions that open files in C, with the argument that names the file. An audit hook sees what comes
+  another way, such as another program that is started, and refuses it before it happens.
 """
 
 import atexit
+import ctypes
+import errno
 import functools
+import glob
 import importlib
+import io
 import os
 import re
 import shutil
 import stat
+import struct
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
+from types import SimpleNamespace
 from unittest.mock import patch
 
-from stepscope.tracing.scratch_doors import ON, all_doors, as_door, put_in_place, seeing
-from stepscope.tracing.scratch_files import (
-    HAS_DOORS,
-    REAL,
-    SWITCH,
-    WRITES,
-    LeavesTheDisk,
-    ScratchDisk,
-    mode_of,
-    path_of_open,
-)
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+"""System calls, of the same numbers on x86-64 and on ARM64."""
+
+VERSION, PATH_BENEATH, NO_NEW_PRIVS = 1, 1, 38
+WRITE_FILE, REMOVE_DIR, REMOVE_FILE, REFER, TRUNCATE = 1 << 1, 1 << 4, 1 << 5, 1 << 13, 1 << 14
+MAKES = sum(1 << bit for bit in range(6, 13))  # devices, folders, files, sockets, pipes, links
+SINCE = {1: WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKES, 2: REFER, 3: TRUNCATE}
+"""What each version of Landlock can forbid."""
+
+NO_DISK = ("/dev", "/proc")
+"""Places that are no part of a disk."""
+
+
+def seal(folder: str) -> bool:
+    """From now on this thread, and what it starts, writes in ``folder`` only; whether the kernel can say so."""
+    if not sys.platform.startswith("linux"):
+        return False
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    version = call(CREATE_RULESET, None, ctypes.c_size_t(0), VERSION)
+    if version < 1:
+        return False
+    rights = sum(right for since, right in SINCE.items() if since <= version)
+    rules = call(CREATE_RULESET, struct.pack("Q", rights), ctypes.c_size_t(8), 0)
+    if rules < 0:
+        return False
+    try:
+        for place in (folder, *NO_DISK):
+            beneath = os.open(place, os.O_PATH | os.O_CLOEXEC)
+            call(ADD_RULE, rules, PATH_BENEATH, struct.pack("=Qi", rights, beneath), 0)
+            os.close(beneath)
+        ctypes.CDLL(None).prctl(NO_NEW_PRIVS, 1, 0, 0, 0)
+        return call(RESTRICT_SELF, rules, 0) == 0
+    finally:
+        os.close(rules)
+
+
+SWITCH = "STEPSCOPE_REPORT"
+"""The environment has this name while a program is traced: how a script can know it."""
+"""The environment of a program has this name while it is traced, as ``stepscope.tracing.scratch_disk`` says it."""
+
+FREE: list[ThreadPoolExecutor] = []
+"""A thread that was there before the process was sealed, and writes what is the command's own."""
+
+
+def unsealed(function: Callable, *args: object) -> object:
+    """What a function returns that may write anywhere."""
+    return FREE[-1].submit(function, *args).result() if FREE else function(*args)
+
+
+@contextmanager
+def sealed() -> Iterator[None]:
+    """The rest of this thread's life writes in a folder for temporary files, which goes at the end."""
+    folder, before = tempfile.mkdtemp(prefix="stepscope-"), tempfile.tempdir
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()  # its thread has to start before
+        FREE.append(pool)
+        tempfile.tempdir = folder
+        try:
+            seal(folder)
+            yield
+        finally:
+            tempfile.tempdir = before
+            unsealed(shutil.rmtree, folder, True)
+            FREE.pop()
+
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+from stepscope.tracing.refusals import own_line
+
+REAL = SimpleNamespace(**{name: getattr(os, name) for name in dir(os) if callable(getattr(os, name))})
+"""What ``os`` has when nothing is replaced."""
+
+MOST_LINKS = 40
+"""A path that leads through more symbolic links than this goes in a circle, as Linux has it."""
+
+CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME")
+"""Names in the environment of folders to which libraries download; ``~/.cache`` where none is named."""
+
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+HAS_DOORS = os.name == "posix"
+"""On Windows paths have other rules: there is no scratch folder over them, and what would write is refused."""
+
+REFUSED: list[str] = []
+"""What was refused since the disk was last as it was found: a program may go on without it."""
+
+
+class LeavesTheDisk(PermissionError, ValueError):
+    """What a program was about to do would change the disk, past the scratch folder."""
+
+    def __init__(self, what: str):
+        REFUSED.append(f"{own_line()}: {what}")
+        super().__init__(
+            f"{REFUSED[-1]}, which could change the disk, and a report leaves it as it found it; write the file "
+            f"in Python (open, shutil), or leave this out where os.environ has {SWITCH}"
+        )
+
+
+class ScratchDisk:
+    """The file system as a program sees it: ``place`` names a path without links, ``where`` says where it really lies.
+
+    ``origins`` has, by place, which real path is seen there: another one where a folder was moved, ``None`` where
+    nothing of the disk is seen any more. What is written lies in ``folder``, each file under its whole path.
+    """
+
+    def __init__(self):
+        self.home = os.path.realpath(tempfile.mkdtemp(prefix="stepscope-"))
+        self.temp = f"{self.home}/tmp"  # what the program itself calls its folder for temporary files
+        self.started_in = self.cwd = REAL.getcwd()
+        self.process, self.number = os.getpid(), 0
+        self.folders: dict[int, tuple[str, tuple[int, int]]] = {}  # by file descriptor: of those that were opened
+        self.first: tuple[str, dict] | None = None
+        self.given: set[str] = set()  # files that whoever traces may write
+        self.start_anew()
+
+    def start_anew(self) -> None:
+        """The disk is as it was found, but for what was written before the first call, and for what was downloaded."""
+        before = getattr(self, "folder", ""), getattr(self, "origins", {})
+        if self.number == 1:
+            self.first = before
+        self.number += 1
+        self.folder, self.origins, self.is_touched = f"{self.home}/{self.number}", {}, False
+        if self.first and (self.first[1] or os.path.isdir(self.first[0])):
+            shutil.copytree(self.first[0], self.folder, symlinks=True, dirs_exist_ok=True)
+            self.origins, self.is_touched = dict(self.first[1]), True
+        if self.number > 2:
+            self.keep_downloads(*before)
+        os.makedirs(self.folder, exist_ok=True)
+        shutil.rmtree(self.temp, ignore_errors=True)
+        os.makedirs(self.temp)
+        self.cwd = self.started_in
+        REAL.chdir(self.cwd)
+        REFUSED.clear()
+
+    def keep_downloads(self, folder: str, origins: dict[str, str | None]) -> None:
+        """What libraries have put into the user's cache stays: a model is downloaded once for all traces."""
+        for name in CACHES:
+            place = os.path.realpath(os.path.expanduser(os.environ.get(name, "~/.cache")))
+            if os.path.isdir(folder + place):
+                shutil.copytree(folder + place, self.folder + place, symlinks=True, dirs_exist_ok=True)
+                self.origins |= {key: value for key, value in origins.items() if key.startswith(f"{place}/")}
+                self.is_touched = True
+
+    # --- where things are ---------------------------------------------------------------------------------------
+
+    def is_outside(self, place: str) -> bool:
+        """Whether a place is no part of the disk: the scratch folder itself, devices and what the kernel shows."""
+        if f"{place}/".startswith("/dev/"):
+            return not f"{place}/".startswith("/dev/shm/")
+        return f"{place}/".startswith((f"{self.home}/", "/proc/", "/sys/")) or place in self.given
+
+    def place(self, path: object, follows: bool = True) -> str:
+        """The absolute path without links; ``follows`` the one at its end, too."""
+        path = os.fsdecode(path)
+        if not path:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        here, waiting, num_links = "", os.path.join(self.cwd, path).split("/")[::-1], 0
+        while waiting:
+            name = waiting.pop()
+            if name in ("", "."):
+                continue
+            if name == "..":
+                here = here.rpartition("/")[0]
+                continue
+            target = self.link_at(f"{here}/{name}") if follows or waiting else None
+            if target is None:
+                here = f"{here}/{name}"
+                continue
+            num_links += 1
+            if num_links > MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            here = "" if target.startswith("/") else here
+            waiting += target.split("/")[::-1]
+        return here or "/"
+
+    def link_at(self, place: str) -> str | None:
+        """Where a symbolic link leads; None for what is none, or is no file's."""
+        if self.is_outside(place) and place != "/dev/shm":
+            return None
+        try:
+            return REAL.readlink(self.where(place))
+        except OSError:
+            return None
+
+    def beneath(self, place: str) -> str | None:
+        """The path of the disk that is seen at a place, where nothing is written over it."""
+        head, tail = place, ""
+        while self.origins and head:
+            if head in self.origins:
+                origin = self.origins[head]
+                return None if origin is None else origin + tail
+            head, _, name = head.rpartition("/")
+            tail = f"/{name}{tail}"
+        return place
+
+    def above(self, place: str) -> str:
+        """The path in the scratch folder at which a place is written."""
+        return place if self.is_outside(place) else self.folder + place
+
+    def where(self, place: str) -> str:
+        """The real path of what the program finds at a place; it may not exist."""
+        if self.is_outside(place):
+            return place
+        above, beneath = self.above(place), self.beneath(place)
+        mode = mode_of(above)
+        if mode is None:
+            return beneath or above
+        is_both = stat.S_ISDIR(mode) and beneath is not None and stat.S_ISDIR(mode_of(beneath) or 0)
+        return beneath if is_both else above
+
+    def found(self, path: object, follows: bool = True) -> str:
+        """``where``, of a path as the program writes it."""
+        return os.fsdecode(path) if not self.is_touched else self.where(self.place(path, follows))
+
+    def mode(self, place: str) -> int | None:
+        """Kind and rights of what is at a place; None where nothing is."""
+        return mode_of(self.where(place))
+
+    def names(self, place: str) -> list[str]:
+        """What is in a folder."""
+        beneath = self.beneath(place)
+        lists = [path for path in (beneath, self.above(place)) if path and stat.S_ISDIR(mode_of(path) or 0)]
+        if not lists or self.is_outside(place):
+            return REAL.listdir(self.where(place))
+        inside = place.rstrip("/")
+        names = dict.fromkeys(name for path in lists for name in REAL.listdir(path))
+        names |= dict.fromkeys(key.rpartition("/")[2] for key in self.origins if key.rpartition("/")[0] == inside)
+        return [name for name in names if self.mode(f"{inside}/{name}") is not None]
+
+    # --- what changes -------------------------------------------------------------------------------------------
+
+    def room_for(self, place: str) -> str:
+        """The path in the scratch folder for something new, whose folder must be there."""
+        self.is_touched = True
+        folder = os.path.dirname(place)
+        mode = self.mode(folder)
+        if mode is None or not stat.S_ISDIR(mode):
+            code = errno.ENOENT if mode is None else errno.ENOTDIR
+            raise OSError(code, os.strerror(code), place)
+        os.makedirs(self.above(folder), exist_ok=True)
+        return self.above(place)
+
+    def copied(self, place: str, is_emptied: bool = False) -> str:
+        """The path in the scratch folder of what is at a place, copied there if it is not yet; devices stay.
+
+        ``is_emptied``: its bytes are not wanted.
+        """
+        found, above = self.where(place), self.above(place)
+        mode = mode_of(found)
+        if mode is None:
+            return self.room_for(place)
+        if found == above or stat.S_IFMT(mode) not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
+            return found
+        self.room_for(place)
+        if stat.S_ISDIR(mode):
+            os.makedirs(above, exist_ok=True)
+        elif is_emptied:
+            REAL.close(REAL.open(above, os.O_CREAT | os.O_WRONLY, stat.S_IMODE(mode)))
+        else:
+            size = REAL.lstat(found).st_size
+            if size > (space := shutil.disk_usage(self.home).free):
+                raise LeavesTheDisk(f"changes {place!r} of {size:,} B, for a copy of which {self.home} has {space:,} B")
+            shutil.copy2(found, above, follow_symlinks=False)
+        return above
+
+    def hide(self, place: str) -> None:
+        """Nothing of the disk is seen at a place, or below it, any more."""
+        self.is_touched = True
+        for key in [key for key in self.origins if key.startswith(f"{place}/")]:
+            del self.origins[key]
+        self.origins[place] = None
+
+    def remove(self, place: str) -> None:
+        """``os.remove`` and, of an empty folder, ``os.rmdir``."""
+        above = self.above(place)
+        if (mode := mode_of(above)) is not None:
+            (REAL.rmdir if stat.S_ISDIR(mode) else REAL.unlink)(above)
+        if not self.is_outside(place):
+            self.hide(place)
+
+    def move(self, source: str, target: str) -> None:
+        """``os.replace``: what is below the source is below the target from now on, wherever it lies."""
+        mode, old = self.mode(source), self.mode(target)
+        if mode is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
+        if source == target:
+            return
+        is_folder = stat.S_ISDIR(mode)
+        if old is not None and stat.S_ISDIR(old) != is_folder:
+            code = errno.ENOTDIR if is_folder else errno.EISDIR
+            raise OSError(code, os.strerror(code), target)
+        if old is not None and is_folder and self.names(target):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target)
+        if self.is_outside(target) and is_folder and not self.is_outside(source):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source)  # as from disk to disk: shutil.move copies
+        above = self.room_for(target)
+        if old is not None:
+            self.remove(target)
+        if self.is_outside(target) and not self.is_outside(source):
+            shutil.copy2(self.where(source), above, follow_symlinks=False)
+            self.remove(source)
+            return
+        beneath = self.beneath(source)
+        if mode_of(self.above(source)) is not None:
+            REAL.rename(self.above(source), above)
+        if self.is_outside(source):
+            return
+        moved = {key: origin for key, origin in self.origins.items() if key.startswith(f"{source}/")}
+        self.origins[target] = beneath if beneath is not None and mode_of(beneath) is not None else None
+        self.origins |= {target + key[len(source):]: origin for key, origin in moved.items()}
+        self.hide(source)
+
+    def opened(self, path: object, flags: int, mode: int) -> str:
+        """The real path to open; a file that is to be written is copied first."""
+        if not flags & WRITES and not self.is_touched:
+            return os.fsdecode(path)
+        is_new = flags & os.O_CREAT and flags & os.O_EXCL
+        place = self.place(path, follows=not (is_new or flags & getattr(os, "O_NOFOLLOW", 0)))
+        is_there = self.mode(place)
+        if not flags & WRITES or self.is_outside(place):
+            return self.where(place)
+        if getattr(os, "O_TMPFILE", 0) and flags & os.O_TMPFILE == os.O_TMPFILE:
+            return self.temp
+        if is_there is None:
+            return self.room_for(place) if flags & os.O_CREAT else self.where(place)
+        if is_new or stat.S_ISDIR(is_there):
+            code = errno.EEXIST if is_new else errno.EISDIR
+            raise OSError(code, os.strerror(code), os.fsdecode(path))
+        return self.copied(place, is_emptied=bool(flags & os.O_TRUNC))
+
+    def folder_of(self, descriptor: int) -> str:
+        """The place of an open folder, for what is named relative to it."""
+        seen = REAL.fstat(descriptor)
+        place, number = self.folders.get(descriptor, ("", None))
+        return place if number == (seen.st_dev, seen.st_ino) else path_of_open(descriptor)
+
+
+def path_of_open(descriptor: int) -> str:
+    """The real path of an open file. Raises: OSError: the system does not tell."""
+    try:
+        return REAL.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        if not hasattr(fcntl, "F_GETPATH"):  # macOS has it
+            raise
+        return os.fsdecode(fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0"))
+
+
+def mode_of(path: str) -> int | None:
+    """Kind and rights of what is at a real path; None where nothing is."""
+    try:
+        return REAL.lstat(path).st_mode
+    except OSError:
+        return None
+
+
+class State(threading.local):
+    """Whether this thread is inside one of the doors below, where ``os`` is the real one."""
+
+    is_inside = False
+
+
+ON: list[ScratchDisk] = []
+"""The disk that programs see now, at most one."""
+
+STATE = State()
+
+
+@contextmanager
+def seeing(is_real: bool) -> Iterator[None]:
+    """What runs here sees the real disk, or goes through the doors again."""
+    before, STATE.is_inside = STATE.is_inside, is_real
+    try:
+        yield
+    finally:
+        STATE.is_inside = before
+
+
+def as_door(real: Callable, through: Callable[..., object]) -> Callable:
+    """A function of Python's that goes through the disk while there is one: ``through(disk, real, ...)``."""
+
+    @functools.wraps(real)
+    def door(*args, **kwargs):
+        if not ON or STATE.is_inside:
+            return real(*args, **kwargs)
+        with seeing(is_real=True):
+            try:
+                return through(ON[-1], real, *args, **kwargs)
+            except OSError as error:  # a program is told of the path that it wrote
+                if isinstance(error.filename, str) and error.filename.startswith(ON[-1].home):
+                    error.filename = args[0] if args else error.filename
+                raise
+
+    for known in (os.supports_fd, os.supports_dir_fd, os.supports_follow_symlinks, os.supports_effective_ids):
+        if real in known:
+            known.add(door)
+    return door
+
+
+def openers_of_numpy() -> dict:
+    """A table in which numpy holds ``open``, for its text files."""
+    source = sys.modules.get("numpy.lib._datasource") or sys.modules.get("numpy.lib._datasource_impl")
+    return getattr(getattr(source, "_file_openers", None), "_file_openers", {})
+
+
+def put_in_place(stack: ExitStack, doors: dict[int, object]) -> None:
+    """Put the doors wherever a loaded module holds what they stand for, and take them back when the stack ends."""
+    classes = [kind for module in (tempfile, glob) for kind in vars(module).values() if isinstance(kind, type)]
+    homes = [module for module in list(sys.modules.values()) if module is not None]
+    openers = openers_of_numpy()
+    for name, value in list(openers.items()):
+        if id(value) in doors:
+            stack.callback(openers.__setitem__, name, value)
+            openers[name] = doors[id(value)]
+    for home in (*homes, *classes):
+        names = getattr(home, "__dict__", None)
+        if names is None or getattr(home, "__name__", "").startswith("stepscope.tracing.scratch_"):
+            continue
+        for name, value in list(names.items()):
+            is_static = type(value) is staticmethod  # of the classes of glob, since Python 3.13
+            door = doors.get(id(value.__func__ if is_static else value))
+            if door is not None and value is not door:
+                stack.callback(setattr, home, name, value)
+                setattr(home, name, staticmethod(door) if is_static else door)
+            defaults = getattr(value, "__defaults__", None) if home in classes else None
+            if defaults and any(id(default) in doors for default in defaults):
+                stack.callback(setattr, value, "__defaults__", defaults)
+                value.__defaults__ = tuple(doors.get(id(default), default) for default in defaults)
+
+
+def at(disk: ScratchDisk, path: object, folder: int | None) -> object:
+    """A path that may be relative to an open folder."""
+    if folder is None or isinstance(path, int) or os.path.isabs(path):
+        return path
+    return os.path.join(disk.folder_of(folder), os.fsdecode(path))
+
+
+# --- Python's doors: each is given the disk, the real function and its arguments -----------------------------------
+
+
+def reads(disk, real, path=".", *args, dir_fd=None, **kwargs):
+    """What only looks: ``os.stat``, ``access``, ``statvfs`` and their like."""
+    if isinstance(path, int):
+        return real(path, *args, **kwargs)
+    follows = kwargs.get("follow_symlinks", real.__name__ not in ("lstat", "readlink"))
+    return real(disk.found(at(disk, path, dir_fd), follows), *args, **kwargs)
+
+
+def changes(disk, real, path, *args, dir_fd=None, **kwargs):
+    """What changes a file that is there: ``os.chmod``, ``utime``, ``truncate`` and their like."""
+    if isinstance(path, int):
+        return real(path, *args, **kwargs)
+    follows = kwargs.get("follow_symlinks", not real.__name__.startswith("l"))
+    place = disk.place(at(disk, path, dir_fd), follows)
+    if disk.mode(place) is None:
+        return real(disk.where(place), *args, **kwargs)
+    return real(disk.copied(place), *args, **kwargs)
+
+
+def makes(disk, real, path, *args, dir_fd=None, **kwargs):
+    """What makes something new: ``os.mkdir``, ``mkfifo``, ``mknod``."""
+    place = disk.place(at(disk, path, dir_fd), follows=False)
+    if disk.mode(place) is not None:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(path))
+    return real(disk.room_for(place), *args, **kwargs)
+
+
+def makes_link(disk, real, target, path, *args, dir_fd=None, **kwargs):
+    """``os.symlink``."""
+    return real(target, makes(disk, lambda new: new, path, dir_fd=dir_fd), *args, **kwargs)
+
+
+def links(disk, real, source, path, *, src_dir_fd=None, dst_dir_fd=None, follow_symlinks=True):
+    """``os.link``: of a copy, so that what is written by one of its names is seen by the other."""
+    old = disk.copied(disk.place(at(disk, source, src_dir_fd), follow_symlinks))
+    return real(old, makes(disk, lambda new: new, path, dir_fd=dst_dir_fd))
+
+
+def removes(disk, real, path, *, dir_fd=None):
+    """``os.remove``, ``unlink`` and ``rmdir``."""
+    place = disk.place(at(disk, path, dir_fd), follows=False)
+    mode = disk.mode(place)
+    is_folder = mode is not None and stat.S_ISDIR(mode)
+    code = errno.ENOENT if mode is None else 0
+    if mode is not None and is_folder != (real.__name__ == "rmdir"):
+        code = errno.EISDIR if is_folder else errno.ENOTDIR
+    elif is_folder and disk.names(place):
+        code = errno.ENOTEMPTY
+    if code:
+        raise OSError(code, os.strerror(code), os.fsdecode(path))
+    disk.remove(place)
+
+
+def moves(disk, real, source, target, *, src_dir_fd=None, dst_dir_fd=None):
+    """``os.rename`` and ``os.replace``."""
+    old, new = at(disk, source, src_dir_fd), at(disk, target, dst_dir_fd)
+    disk.move(disk.place(old, follows=False), disk.place(new, follows=False))
+
+
+def lists(disk, real, path="."):
+    """``os.listdir``."""
+    place = disk.place(disk.folder_of(path) if isinstance(path, int) else "." if path is None else path)
+    names = disk.names(place)
+    return list(map(os.fsencode, names)) if isinstance(path, bytes) else names
+
+
+class Entry(os.PathLike):
+    """What ``os.scandir`` gives for a name in a folder."""
+
+    def __init__(self, folder: object, name: object):
+        self.name, self.path = name, os.path.join(folder, name)
+
+    def __fspath__(self):
+        return self.path
+
+    def __repr__(self) -> str:
+        return f"<DirEntry {self.name!r}>"
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        return os.stat(self.path, follow_symlinks=follow_symlinks)
+
+    def inode(self) -> int:
+        return self.stat(follow_symlinks=False).st_ino
+
+    def is_kind(self, is_kind: Callable[[int], bool], follow_symlinks: bool) -> bool:
+        """Whether there is something of this kind."""
+        try:
+            return is_kind(self.stat(follow_symlinks=follow_symlinks).st_mode)
+        except OSError:
+            return False
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
+        return self.is_kind(stat.S_ISDIR, follow_symlinks)
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:
+        return self.is_kind(stat.S_ISREG, follow_symlinks)
+
+    def is_symlink(self) -> bool:
+        return self.is_kind(stat.S_ISLNK, False)
+
+    def is_junction(self) -> bool:
+        return False
+
+
+class Entries:
+    """What ``os.scandir`` returns: to be gone through once, and closed."""
+
+    def __init__(self, entries: list[Entry]):
+        self.entries = iter(entries)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self) -> Entry:
+        return next(self.entries)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self) -> None:
+        self.entries = iter(())
+
+
+def scans(disk, real, path="."):
+    """``os.scandir``."""
+    if not disk.is_touched:
+        return real(path)
+    path = "." if path is None else path
+    names = lists(disk, real, path)
+    return Entries([Entry(disk.folder_of(path) if isinstance(path, int) else path, name) for name in names])
+
+
+def changes_folder(disk, real, path):
+    """``os.chdir``: a folder that only the program sees is one of the scratch folder."""
+    place = disk.place(disk.folder_of(path) if isinstance(path, int) else path)
+    REAL.chdir(disk.where(place))
+    disk.cwd = place
+
+
+def opens_descriptor(disk, real, path, flags, mode=0o777, *, dir_fd=None):
+    """``os.open``."""
+    found = disk.opened(at(disk, path, dir_fd), flags, mode)
+    descriptor = real(found, flags, mode)
+    seen = REAL.fstat(descriptor)
+    if stat.S_ISDIR(seen.st_mode):
+        place = disk.place(at(disk, path, dir_fd))
+        disk.folders[descriptor] = place, (seen.st_dev, seen.st_ino)
+    return descriptor
+
+
+FLAGS = {"r": os.O_RDONLY, "w": os.O_CREAT | os.O_TRUNC, "a": os.O_APPEND | os.O_CREAT, "x": os.O_CREAT | os.O_EXCL}
+
+
+def opens(disk, real, file, mode="r", *args, **kwargs):
+    """``open``: the file has the name that the program gave it."""
+    if isinstance(file, int) or not isinstance(mode, str):
+        return real(file, mode, *args, **kwargs)
+    opener = kwargs.get("opener") or (args[5] if len(args) > 5 else None)
+    if opener:  # it makes the file by a door of its own
+        def through_door(_, flags):
+            with seeing(is_real=False):
+                return opener(file, flags)
+
+        kwargs["opener"], args = through_door, args[:5]
+        found = os.path.join(disk.temp, "opener")
+    else:
+        flags = next((FLAGS[letter] for letter in mode if letter in FLAGS), 0) | (os.O_RDWR if "+" in mode else 0)
+        found = disk.opened(file, flags, 0o666)
+    made = real(found, mode, *args, **kwargs)
+    raw = getattr(made, "buffer", made)
+    getattr(raw, "raw", raw).name = file
+    return made
+
+
+class AnyFileIO(type):
+    """Every raw file counts as one, and one that is made goes through ``opens``."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, FILE_IO) if cls is FileIO else super().__instancecheck__(value)
+
+    def __call__(cls, *args, **kwargs):
+        return FILE_DOOR(super().__call__)(*args, **kwargs)
+
+
+FILE_IO = io.FileIO
+FILE_DOOR = functools.partial(as_door, through=opens)
+
+
+class FileIO(io.FileIO, metaclass=AnyFileIO):
+    """In place of ``io.FileIO``; a class, as programs derive from it."""
+
+
+DOORS = {
+    reads: "stat lstat access readlink statvfs pathconf getxattr listxattr",
+    changes: "chmod lchmod chown lchown utime truncate setxattr removexattr chflags lchflags",
+    makes: "mkdir mkfifo mknod", makes_link: "symlink", links: "link", removes: "remove unlink rmdir",
+    moves: "rename replace", lists: "listdir", scans: "scandir", changes_folder: "chdir fchdir",
+    opens_descriptor: "open",
+}
+"""Functions of ``os``, and what they go through."""
+
+
+@functools.cache
+def all_doors() -> dict[int, object]:
+    """By the ``id`` of each function of Python's, what stands in its place."""
+    doors = {}
+    for through, names in DOORS.items():
+        for name in names.split():
+            if hasattr(REAL, name):
+                doors[id(getattr(REAL, name))] = as_door(getattr(REAL, name), through)
+    doors[id(REAL.getcwd)] = as_door(REAL.getcwd, lambda disk, real: disk.cwd)
+    doors[id(REAL.getcwdb)] = as_door(REAL.getcwdb, lambda disk, real: os.fsencode(disk.cwd))
+    doors[id(io.open)] = as_door(io.open, opens)
+    doors[id(io.open_code)] = as_door(io.open_code, lambda disk, real, path: real(disk.found(path)))
+    doors[id(FILE_IO)] = FileIO
+    return doors
+
 
 # --- libraries that open files in C -------------------------------------------------------------------------------
 

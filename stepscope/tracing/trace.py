@@ -22,20 +22,16 @@ from memkit.tracing.kernels import kernels_on_meta
 from memkit.tracing.trace import Lines
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
 from stepscope.program.threads import watching_threads
-from stepscope.tracing.counters import counted
+from stepscope.tracing.card import counted
 from stepscope.tracing.cpu import fake_cpu_for_script
 from stepscope.tracing.cuda import pretend_cuda_for_script
 from stepscope.tracing.evaluations import Evaluations
 from stepscope.tracing.host import META, Place, Places, place_named
-from stepscope.tracing.known import ASSUMED, Assumptions, KnownValues, Unknown, result_of_size
-from stepscope.tracing.libraries import Besides, as_compiled
-from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE, ScriptLog
+from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE, Besides, Progress, ScriptLog, as_compiled
 from stepscope.tracing.patched import Patches
 from stepscope.tracing.refusals import NeedsValues, not_followed, refuse_dtypes, refuse_unseen
-from stepscope.tracing.scratch_disk import on_scratch_disk
-from stepscope.tracing.scratch_files import REFUSED
-from stepscope.tracing.waiting import Progress
-from stepscope.tracing.without_values import has_values
+from stepscope.tracing.scratch_disk import REFUSED, on_scratch_disk
+from stepscope.tracing.values import ASSUMED, Assumptions, KnownValues, Unknown, has_values, result_of_size
 
 aten = torch.ops.aten
 NO_KERNEL = NotImplementedError, fake.UnsupportedOperatorException

@@ -8,13 +8,12 @@ from memkit.formula.parameters import count_parameters
 from memkit.recipes import FUSED_ADAMW, PURE_BF16
 from memkit.units import format_bytes, format_count
 from memkit.widgets.explorer import Choice, Explorer, Number, View
+from stepscope.experts import PUBLISHED_MODELS
 from stepscope.fitting.plan import plan_of
 from stepscope.formula.adapters import count_adapter_parameters
-from stepscope.formula.states import job_state_bytes
-from stepscope.setup.adapters import AdapterConfig, linear_layers
-from stepscope.setup.experts import PUBLISHED_MODELS
-from stepscope.setup.job import Job
-from stepscope.widgets.plan_bars import plans_view
+from stepscope.formula.job import job_state_bytes
+from stepscope.setup import AdapterConfig, Job, linear_layers
+from stepscope.widgets.plan_explorer import plans_view
 
 TARGETS = {
     "query, value": ("query", "value"),

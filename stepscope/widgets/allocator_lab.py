@@ -5,10 +5,9 @@ from typing import ClassVar
 
 from memkit.units import MIB, format_bytes
 from memkit.widgets.explorer import Choice, Explorer, Number, Switch, View
-from stepscope.allocator.config import AllocatorConfig
-from stepscope.allocator.film import Film, Still
-from stepscope.allocator.stories import STORIES
-from stepscope.pictures.allocator import allocator_picture
+from stepscope.allocator.caching import AllocatorConfig
+from stepscope.allocator.film import STORIES, Film, Still
+from stepscope.pictures import allocator_picture
 
 OPENING, CARD_MIB = "a training step", 96
 """The lab opens on a step that dies on a card of so many MiB, with free bytes of no use."""

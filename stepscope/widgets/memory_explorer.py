@@ -4,12 +4,10 @@ from functools import partial
 
 from memkit.widgets import memory_explorer as kit
 from memkit.widgets.explorer import Choice, Number, View
+from stepscope.experts import QWEN_3_30B_A3B
 from stepscope.fitting.advice import advice_in_words
-from stepscope.setup.adapters import BASES, AdapterConfig, linear_layers
-from stepscope.setup.experts import QWEN_3_30B_A3B
-from stepscope.setup.job import Job
-from stepscope.setup.optimizers import OPTIMIZERS
-from stepscope.setup.places import Place
+from stepscope.optimizers import OPTIMIZERS
+from stepscope.setup import BASES, AdapterConfig, Job, Place, linear_layers
 
 MODELS = kit.MODELS | {QWEN_3_30B_A3B.name: QWEN_3_30B_A3B}
 

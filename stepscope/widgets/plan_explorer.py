@@ -1,15 +1,37 @@
-"""The plan explorer (chapter 10): a job and a card → every plan, and what each gives up."""
+"""The plan explorer (chapter 10): a job and a card, every plan, and what each gives up.
 
+What explorers of plans share (chapters 08 and 09 too) is ``plans_view``: the kit's bars, rows and verdicts, one a
+plan.
+"""
+
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from memkit.cards import CARDS
 from memkit.fit import verdict
+from memkit.widgets import explorer
 from memkit.widgets.explorer import Choice, Explorer, Number, View, takes_length
+from stepscope.experts import PUBLISHED_MODELS
 from stepscope.fitting.plan import GIVES_UP, TrainingPlan
 from stepscope.fitting.plans import PlansFound, find_plans
-from stepscope.pictures.plans import plans_figure
-from stepscope.setup.experts import PUBLISHED_MODELS
-from stepscope.widgets.plan_bars import table_of
+from stepscope.pictures import plans_figure
+
+Plans = Mapping[str, TrainingPlan]
+
+
+def plans_view(plans: Plans, *said: object, **choice: object) -> View:
+    """``memkit.widgets.explorer.choices_view`` of plans for one card; the host's memory counts too."""
+    card = next(iter(plans.values())).card
+    peaks = {name: plan.peak for name, plan in plans.items()}
+    fitting = [name for name, plan in plans.items() if plan.fits]
+    return explorer.choices_view(peaks, card, *said, fitting=fitting, **choice)
+
+
+def table_of(plans: Plans, columns: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
+    """A row for each plan."""
+    peaks, fits = ({name: getattr(plan, each) for name, plan in plans.items()} for each in ("peak", "fit"))
+    return explorer.table_of(peaks, fits, columns)
+
 
 LENGTHS, NUM_CARDS, MAX_ROWS = (512, 1024, 2048, 4096), (1, 2, 4, 8), 12
 ANYTHING, NOTHING = "anything", "nothing but time"

@@ -8,11 +8,11 @@ from memkit.recipes import AUTOCAST_BF16, FUSED_ADAMW
 from memkit.setup import TrainingSetup
 from memkit.units import format_bytes
 from memkit.widgets.explorer import Choice, Explorer, Number, Switch, View, takes_length
+from stepscope.experts import PUBLISHED_MODELS
 from stepscope.fitting.plan import plan_of
-from stepscope.setup.experts import PUBLISHED_MODELS
-from stepscope.setup.layouts import STAGES, Layout
+from stepscope.setup import STAGES, Layout
 from stepscope.sharding.traffic import step_traffic, tokens_to_hide
-from stepscope.widgets.plan_bars import plans_view
+from stepscope.widgets.plan_explorer import plans_view
 
 RANKS = (1, 2, 4, 8, 16, 64, 512)
 LENGTHS = (512, 1024, 2048, 4096, 8192)

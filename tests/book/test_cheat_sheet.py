@@ -11,7 +11,7 @@ from book.cheat_sheet import JOBS, TECHNIQUES, apply_techniques, sheet_figure, w
 from memkit.formula.estimate import estimate_memory
 from memkit.models import TINY_GPT2, TINY_LLAMA
 from memkit.setup import TrainingSetup
-from stepscope.setup.job import Job
+from stepscope.setup import Job
 
 SMALL = {"small": Job(model=TINY_LLAMA, micro_batch_size=2, seq_len=32, device="cpu")}
 

@@ -16,13 +16,11 @@ from memkit.tracing import trace_memory
 from memkit.units import MIB, format_bytes
 from memkit.widgets.batch_planner import BatchPlanner
 from memkit.widgets.frontier_explorer import cheapest
-from stepscope.allocator.config import AllocatorConfig
-from stepscope.allocator.film import Film
-from stepscope.allocator.stories import STORIES
+from stepscope.allocator.caching import AllocatorConfig
+from stepscope.allocator.film import STORIES, Film
 from stepscope.fitting.room import fit_on
 from stepscope.fitting.step import least_seconds, second_step
-from stepscope.setup.adapters import AdapterConfig
-from stepscope.setup.job import Job
+from stepscope.setup import AdapterConfig, Job
 
 
 def own_build(make_optimizer, rows: int):

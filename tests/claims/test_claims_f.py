@@ -24,7 +24,7 @@ from memkit.recomputation import blocks_ledger, step_flops
 from memkit.setup import TrainingSetup
 from memkit.strategies import CORE, FULL, FULL_NO_STOP, NONE, Strategy, square_root_groups
 from memkit.timeline import Instant
-from stepscope.allocator.trace_replay import replay_trace
+from stepscope.allocator.replay import replay_trace
 
 FLASH = TrainingSetup(
     model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, seq_len=1024, attention="flash", dropout=0.1

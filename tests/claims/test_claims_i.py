@@ -27,12 +27,9 @@ from memkit.saved_tensors import saved_storages
 from memkit.setup import TrainingSetup
 from memkit.timeline import MemoryTimeline
 from memkit.units import GIB, MIB
-from stepscope.allocator.caching import CachingAllocator, OutOfMemory
-from stepscope.allocator.config import AllocatorConfig
-from stepscope.allocator.heap import Driver
-from stepscope.allocator.replays import Replay
-from stepscope.allocator.trace_replay import replay_trace
-from stepscope.measuring.small_card import SimulatedCard
+from stepscope.allocator.caching import AllocatorConfig, CachingAllocator, Driver, OutOfMemory
+from stepscope.allocator.replay import Replay, replay_trace
+from stepscope.small_card import SimulatedCard
 from stepscope.tracing.trace import trace_script
 
 STEP = TrainingSetup(model=GPT2_SMALL, micro_batch_size=4, attention="efficient")

@@ -22,7 +22,7 @@ from memkit.models import GPT2_SMALL
 from memkit.recipes import OptimizerConfig
 from memkit.units import MIB
 from stepscope.allocator.caching import CachingAllocator, OutOfMemory
-from stepscope.measuring.small_card import SimulatedCard
+from stepscope.small_card import SimulatedCard
 
 
 def peak_of(**changes) -> int:

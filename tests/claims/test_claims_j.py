@@ -17,7 +17,7 @@ from memkit.models import LLAMA_2_7B, TINY_LLAMA
 from memkit.program.transformer import Transformer
 from memkit.setup import TrainingSetup
 from stepscope.program.sharded import one_rank_of, sharded_build
-from stepscope.setup.layouts import Layout
+from stepscope.setup import Layout
 from stepscope.sharding import estimate_sharded
 from stepscope.tracing.trace import trace_script
 

@@ -22,11 +22,10 @@ from memkit.recipes import ADAMW, AUTOCAST_BF16, BF16_MASTER, FP32, PURE_BF16, O
 from memkit.setup import TrainingSetup
 from memkit.timeline import Instant
 from stepscope.formula.adapters import count_adapter_parameters
-from stepscope.formula.inference import kv_cache_bytes, kv_cache_bytes_per_token
-from stepscope.formula.states import job_state_bytes
+from stepscope.formula.job import job_state_bytes
+from stepscope.inference import kv_cache_bytes, kv_cache_bytes_per_token
 from stepscope.program.job import job_build
-from stepscope.setup.adapters import AdapterConfig
-from stepscope.setup.job import Job
+from stepscope.setup import AdapterConfig, Job
 from stepscope.tracing.trace import trace_script
 
 TWO_BYTES = 2

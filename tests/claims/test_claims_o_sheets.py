@@ -34,9 +34,7 @@ from memkit.units import GIB, MIB
 from stepscope.allocator.caching import CachingAllocator
 from stepscope.fitting.plan import plan_of
 from stepscope.program.sharded import one_rank_of, sharded_build
-from stepscope.setup.adapters import AdapterConfig
-from stepscope.setup.job import Job
-from stepscope.setup.layouts import Layout
+from stepscope.setup import AdapterConfig, Job, Layout
 from stepscope.tracing.trace import trace_script
 
 SMALL = TrainingSetup(

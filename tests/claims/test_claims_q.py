@@ -18,9 +18,8 @@ from memkit.formula.estimate import estimate_memory
 from memkit.models import LLAMA_3_8B
 from memkit.recipes import PURE_BF16
 from memkit.units import GIB
-from stepscope.formula.inference import kv_cache_bytes
-from stepscope.setup.adapters import AdapterConfig
-from stepscope.setup.job import Job
+from stepscope.inference import kv_cache_bytes
+from stepscope.setup import AdapterConfig, Job
 
 CHAPTER = Path(__file__).parents[2] / "chapters" / "12_todays_jobs.ipynb"
 LAYERS, PER_TOKEN, EXPERTS = 48, 8, 128

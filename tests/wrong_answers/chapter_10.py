@@ -5,8 +5,7 @@ from dataclasses import replace
 from book.exercises.chapter_10 import JOBS
 from memkit.cards import CARDS
 from memkit.recipes import AUTOCAST_FP16, PURE_BF16, OptimizerConfig
-from stepscope.setup.adapters import AdapterConfig
-from stepscope.setup.job import Job
+from stepscope.setup import AdapterConfig, Job
 
 QLORA = AdapterConfig(rank=16, base="nf4")
 RIGHT = {

@@ -13,7 +13,7 @@ from cs336_large import XL, run
 from cs336_model import Shape
 
 from memkit.units import GIB, MIB
-from stepscope.allocator.trace_replay import replay_trace
+from stepscope.allocator.replay import replay_trace
 from stepscope.tracing.trace import trace_script
 
 B200 = {"compute_capability": (10, 0), "torch_version": "2.11.0+cu128"}

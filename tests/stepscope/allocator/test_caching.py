@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 from memkit.fit import training_workspace_bytes, workspace_bytes
 from memkit.units import KIB, MIB, round_up
-from stepscope.allocator.caching import CachingAllocator, OutOfMemory
-from stepscope.allocator.config import AllocatorConfig, segment_size
-from stepscope.allocator.heap import Driver
+from stepscope.allocator.caching import AllocatorConfig, CachingAllocator, Driver, OutOfMemory, segment_size
 
 
 def allocator_for(conf: str = "", capacity_bytes: int | None = None, outside_bytes: int = 0):

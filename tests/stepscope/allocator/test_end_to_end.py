@@ -15,8 +15,8 @@ from cs336_model import MEDIUM, LanguageModel, inference, training
 from real_cards import replayed
 
 from memkit.timeline import Event, MemoryTimeline
-from stepscope.allocator.snapshot_reader import read_snapshot
-from stepscope.allocator.trace_replay import replay_trace
+from stepscope.allocator.replay import replay_trace
+from stepscope.allocator.snapshots import read_snapshot
 from stepscope.tracing.trace import recording as tracing
 from stepscope.tracing.trace import trace_script
 

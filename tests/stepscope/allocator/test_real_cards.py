@@ -12,7 +12,7 @@ from real_cards import replayed
 
 from memkit.fit import workspace_bytes
 from memkit.units import MIB
-from stepscope.allocator.snapshot_reader import read_snapshot
+from stepscope.allocator.snapshots import read_snapshot
 
 RECORDINGS = (
     "medium_128_training", "medium_128_inference", "medium_512_training", "medium_512_inference",

@@ -18,10 +18,9 @@ from mutations import mutated
 
 from memkit.timeline import Instant, MemoryTimeline
 from memkit.units import MIB
-from stepscope.allocator.snapshot_reader import line_of, load_snapshot, read_snapshot
-from stepscope.allocator.snapshot_writer import predicted_snapshot
-from stepscope.allocator.stories import step_story
-from stepscope.allocator.trace_replay import replay_trace
+from stepscope.allocator.film import step_story
+from stepscope.allocator.replay import replay_trace
+from stepscope.allocator.snapshots import line_of, load_snapshot, predicted_snapshot, read_snapshot
 
 NAME = "cold_small_train_200"
 

@@ -13,10 +13,9 @@ from training_loop import training
 
 from memkit.timeline import Event, MemoryTimeline
 from memkit.units import MIB, format_bytes
-from stepscope.allocator.config import AllocatorConfig
-from stepscope.allocator.snapshot_reader import load_snapshot, read_snapshot
-from stepscope.allocator.snapshot_writer import frames_of, predicted_snapshot, write_snapshot
-from stepscope.allocator.trace_replay import replay_trace
+from stepscope.allocator.caching import AllocatorConfig
+from stepscope.allocator.replay import replay_trace
+from stepscope.allocator.snapshots import frames_of, load_snapshot, predicted_snapshot, read_snapshot, write_snapshot
 from stepscope.tracing.trace import trace_script
 
 CONFIGS = ("", "expandable_segments:True")

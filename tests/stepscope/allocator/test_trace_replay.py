@@ -5,7 +5,7 @@ import torch
 
 from memkit.timeline import Event, Instant, MemoryTimeline
 from memkit.units import MIB
-from stepscope.allocator.trace_replay import replay_trace
+from stepscope.allocator.replay import replay_trace
 from stepscope.tracing.trace import trace_script
 
 

@@ -7,8 +7,7 @@ import pytest
 from memkit.formula.estimate import estimate_memory
 from memkit.models import GPT2_SMALL
 from stepscope.fitting.advice import CHANGES, advice_in_words, effects_on_setup
-from stepscope.setup.job import Job
-from stepscope.setup.places import Place
+from stepscope.setup import Job, Place
 
 SETUP = Job(model=GPT2_SMALL, micro_batch_size=8)
 

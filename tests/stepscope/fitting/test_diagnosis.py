@@ -11,8 +11,8 @@ from training_loop import training
 
 from memkit.timeline import Event, Instant, MemoryTimeline
 from memkit.units import MIB, format_bytes
-from stepscope.allocator.snapshot_writer import predicted_snapshot
-from stepscope.allocator.trace_replay import replay_trace
+from stepscope.allocator.replay import replay_trace
+from stepscope.allocator.snapshots import predicted_snapshot
 from stepscope.fitting.advice import FOR_LOOP, NO_GRAD
 from stepscope.fitting.diagnosis import diagnose_memory
 from stepscope.fitting.edits import gradients_set_to_none, growing_lines, recomputed, scaled, without

@@ -9,8 +9,8 @@ from memkit.cards import CARDS
 from stepscope.fitting.grid import TRIED, not_tried
 from stepscope.fitting.optimizers import GIVEN_UP, PLANNED
 from stepscope.fitting.plan import GIVES_UP
-from stepscope.setup.optimizers import OPTIMIZERS
-from stepscope.setup.places import Place
+from stepscope.optimizers import OPTIMIZERS
+from stepscope.setup import Place
 
 
 def test_the_planner_tries_an_optimizer_or_says_why_not():

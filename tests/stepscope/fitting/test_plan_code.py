@@ -23,18 +23,16 @@ from memkit.recipes import (
     OptimizerConfig,
 )
 from memkit.strategies import FULL, SAVE_ATTENTION, SAVE_EVERY_SECOND, every, groups
+from stepscope.experts import PUBLISHED_MODELS, experts_config
 from stepscope.fitting import plan_run
 from stepscope.fitting.plan import plan_of
 from stepscope.fitting.plan_code import LIBRARIES, code_of, trainer_arguments, why_not
 from stepscope.fitting.plan_run import made_from_config, run_text, traced
 from stepscope.fitting.plans import find_plans
 from stepscope.formula.adapters import count_adapter_parameters
-from stepscope.setup.adapters import AdapterConfig, linear_layers
-from stepscope.setup.experts import PUBLISHED_MODELS, experts_config
-from stepscope.setup.hugging_face import config_of, model_of_config
-from stepscope.setup.job import Job
-from stepscope.setup.layouts import Layout
-from stepscope.setup.optimizers import OPTIMIZERS
+from stepscope.hugging_face import config_of, model_of_config
+from stepscope.optimizers import OPTIMIZERS
+from stepscope.setup import AdapterConfig, Job, Layout, linear_layers
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 CARD = CARDS["RTX 4090"]

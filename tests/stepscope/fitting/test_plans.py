@@ -20,8 +20,7 @@ from memkit.units import GIB
 from stepscope.fitting.grid import PRECISIONS, TRIED, layouts_of, strategies_of, ways_of
 from stepscope.fitting.plan import GIVES_UP, plan_of
 from stepscope.fitting.plans import PlansFound, find_plans, plan_recomputation
-from stepscope.setup.job import Job
-from stepscope.setup.layouts import Layout
+from stepscope.setup import Job, Layout
 
 ROOT = Path(__file__).parents[3]
 JUDGE = runpy.run_path(str(ROOT / "scripts" / "judge_plans.py"))

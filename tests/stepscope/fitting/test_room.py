@@ -10,12 +10,12 @@ from memkit.formula.estimate import estimate_memory
 from memkit.models import GPT2_LARGE
 from memkit.recipes import OptimizerConfig
 from memkit.timeline import Instant, MemoryTimeline
-from stepscope.allocator.config import AllocatorConfig
-from stepscope.allocator.stories import growing_story
-from stepscope.allocator.trace_replay import replay_trace
+from stepscope.allocator.caching import AllocatorConfig
+from stepscope.allocator.film import growing_story
+from stepscope.allocator.replay import replay_trace
 from stepscope.fitting.plan import plan_of
 from stepscope.fitting.room import fits_of, left_out_of, replayed_holes
-from stepscope.setup.job import Job
+from stepscope.setup import Job
 
 CARD = CARDS["RTX 3090"]
 SETUP = Job(model=GPT2_LARGE, optimizer=OptimizerConfig(implementation="fused"))

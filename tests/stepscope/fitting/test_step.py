@@ -9,12 +9,10 @@ from memkit.formula.parameters import count_parameters
 from memkit.models import LLAMA_2_7B
 from memkit.recipes import AUTOCAST_BF16, FP32, FUSED_ADAMW, PURE_BF16, OptimizerConfig
 from memkit.strategies import FULL, every, groups, sequential
+from stepscope.experts import QWEN_3_30B_A3B
 from stepscope.fitting.step import seconds_by_term
-from stepscope.setup.adapters import AdapterConfig, linear_layers
-from stepscope.setup.experts import QWEN_3_30B_A3B
-from stepscope.setup.job import Job
-from stepscope.setup.layouts import Layout
-from stepscope.setup.optimizers import OPTIMIZERS
+from stepscope.optimizers import OPTIMIZERS
+from stepscope.setup import AdapterConfig, Job, Layout, linear_layers
 
 CARD = CARDS["RTX 4090"]
 P, TOKENS, STEPS = 6_738_415_616, 2048, 4

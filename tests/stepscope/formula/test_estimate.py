@@ -11,12 +11,10 @@ from tests_of_the_kit import kit_tests
 
 from memkit.formula import estimate_memory
 from memkit.recipes import PRECISIONS, PURE_BF16, TORCH_PRECISIONS, OptimizerConfig
+from stepscope.experts import experts_config
+from stepscope.optimizers import OPTIMIZERS
 from stepscope.program.job import job_build
-from stepscope.setup.adapters import AdapterConfig
-from stepscope.setup.experts import experts_config
-from stepscope.setup.job import Job
-from stepscope.setup.optimizers import OPTIMIZERS
-from stepscope.setup.places import Place
+from stepscope.setup import AdapterConfig, Job, Place
 from stepscope.tracing.trace import trace_script
 
 KIT = kit_tests(

@@ -11,8 +11,8 @@ from memkit.models import TINY_LLAMA
 from memkit.recipes import AUTOCAST_BF16, FP32, PURE_BF16
 from memkit.saved_tensors import saved_bytes
 from memkit.setup import TrainingSetup
-from stepscope.program.experts import Experts
-from stepscope.setup.experts import experts_config
+from stepscope.experts import experts_config
+from stepscope.program.job import Experts
 
 MODEL = experts_config(replace(TINY_LLAMA, has_qk_norm=True), num_experts=8, experts_per_token=2, expert_size=104)
 

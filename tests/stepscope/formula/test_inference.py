@@ -8,7 +8,7 @@ import torch
 from memkit.models import LLAMA_2_7B, TINY_GPT2, TINY_LLAMA
 from memkit.program.transformer import Transformer
 from memkit.setup import TrainingSetup
-from stepscope.formula.inference import kv_cache_bytes, kv_cache_bytes_per_token
+from stepscope.inference import kv_cache_bytes, kv_cache_bytes_per_token
 
 
 @pytest.mark.parametrize("model", [TINY_GPT2, TINY_LLAMA], ids=lambda model: model.name)

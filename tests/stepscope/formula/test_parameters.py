@@ -6,8 +6,8 @@ import pytest
 from tests_of_the_kit import kit_tests
 
 from memkit.models import TINY_LLAMA
+from stepscope.experts import QWEN_3_30B_A3B, experts_config
 from stepscope.program import job  # noqa: F401 - a model's experts are made from here on
-from stepscope.setup.experts import QWEN_3_30B_A3B, experts_config
 
 KIT = kit_tests("formula/test_parameters.py")
 VARIANT = experts_config(

@@ -14,8 +14,7 @@ from memkit.program.transformer import training_build
 from memkit.recipes import PURE_BF16, OptimizerConfig
 from memkit.units import GIB
 from stepscope.program.job import job_build
-from stepscope.setup.job import Job
-from stepscope.setup.places import Place
+from stepscope.setup import Job, Place
 from stepscope.tracing.trace import trace_script
 
 ANGLES_GIB = LLAMA_32_3B.max_seq_len * LLAMA_32_3B.head_dim * 4 / GIB

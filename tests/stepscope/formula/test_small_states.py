@@ -14,8 +14,8 @@ from memkit.models import GPT2_SMALL, LLAMA_2_7B, LLAMA_3_8B, MISTRAL_7B, QWEN_2
 from memkit.program.hooks import tensors_in
 from memkit.recipes import FP32, PURE_BF16, OptimizerConfig
 from stepscope.formula.adapters import count_adapter_parameters, frozen_tensors, trained_parameters
-from stepscope.setup.adapters import AdapterConfig, linear_layers
-from stepscope.setup.optimizers import OPTIMIZERS, is_paged
+from stepscope.optimizers import OPTIMIZERS, is_paged
+from stepscope.setup import AdapterConfig, linear_layers
 
 MODELS = {
     "GPT-2": replace(TINY_GPT2, num_layers=1, vocab_size=100, max_seq_len=16),

@@ -12,11 +12,9 @@ from memkit.formula.estimate import estimate_memory
 from memkit.models import TINY_GPT2, TINY_LLAMA
 from memkit.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32, PURE_BF16, OptimizerConfig
 from memkit.strategies import SAVE_PRODUCTS
+from stepscope.optimizers import OPTIMIZERS
 from stepscope.program.job import job_build
-from stepscope.setup.adapters import AdapterConfig
-from stepscope.setup.job import Job
-from stepscope.setup.optimizers import OPTIMIZERS
-from stepscope.setup.places import Place
+from stepscope.setup import AdapterConfig, Job, Place
 from stepscope.tracing.trace import trace_script
 
 LLAMA = Job(

@@ -5,7 +5,7 @@ from tests_of_the_kit import kit_tests
 
 from memkit import optimizers as kit
 from memkit.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
-from stepscope.setup.optimizers import OPTIMIZERS
+from stepscope.optimizers import OPTIMIZERS
 
 KIT = kit_tests("formula/test_states.py")
 LIBRARIES = ("torch.", "stepscope.")

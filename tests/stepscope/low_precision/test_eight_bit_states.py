@@ -9,7 +9,7 @@ from memkit.measure import measure_memory
 from memkit.program.transformer import Transformer
 from memkit.recipes import PRECISIONS, OptimizerConfig
 from memkit.setup import TrainingSetup
-from stepscope.setup.optimizers import OPTIMIZERS
+from stepscope.optimizers import OPTIMIZERS
 from stepscope.tracing.trace import trace_script
 
 

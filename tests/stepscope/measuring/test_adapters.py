@@ -14,8 +14,7 @@ from memkit.measure import measure_memory
 from memkit.models import TINY_LLAMA
 from memkit.recipes import AUTOCAST_BF16, PURE_BF16
 from stepscope.program.job import job_build
-from stepscope.setup.adapters import AdapterConfig
-from stepscope.setup.job import Job
+from stepscope.setup import AdapterConfig, Job
 from stepscope.tracing.trace import trace_script
 
 VOCAB, TOKENS, TOLERANCE = 2048, (2, 128), 0.001

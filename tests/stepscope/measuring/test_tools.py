@@ -11,9 +11,8 @@ from memkit.measure import measure_memory
 from memkit.models import TINY_LLAMA
 from memkit.setup import TrainingSetup
 from memkit.units import KIB, MIB
-from stepscope.allocator.caching import CachingAllocator, OutOfMemory
-from stepscope.allocator.heap import Driver
-from stepscope.measuring.small_card import CudaCard, SimulatedCard, capped_card
+from stepscope.allocator.caching import CachingAllocator, Driver, OutOfMemory
+from stepscope.small_card import CudaCard, SimulatedCard, capped_card
 from stepscope.tracing.trace import trace_script
 
 # The played card

@@ -5,10 +5,9 @@ from drawn import marks_of, words_of
 
 from memkit.timeline import Event
 from memkit.units import MIB
-from stepscope.allocator.config import AllocatorConfig
-from stepscope.allocator.film import Film
-from stepscope.allocator.stories import STORIES, growing_story, holes_story, rounding_story, step_story
-from stepscope.pictures.allocator import MAX_ROWS, allocator_picture
+from stepscope.allocator.caching import AllocatorConfig
+from stepscope.allocator.film import STORIES, Film, growing_story, holes_story, rounding_story, step_story
+from stepscope.pictures import MAX_ROWS, allocator_picture
 
 EXPANDABLE = AllocatorConfig(expandable_segments=True)
 

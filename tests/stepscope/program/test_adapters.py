@@ -9,8 +9,7 @@ from memkit.recomputation import step_flops
 from memkit.strategies import FULL, NONE
 from memkit.tracing.flops import flops_counted_in
 from stepscope.program.job import job_build
-from stepscope.setup.adapters import AdapterConfig
-from stepscope.setup.job import as_job
+from stepscope.setup import AdapterConfig, as_job
 
 LLAMA = as_job(kit_tests("program/test_strategies.py").RECIPES["llama"])
 

@@ -15,8 +15,8 @@ from memkit.formula.parameters import count_parameters
 from memkit.measure import measure_memory
 from memkit.models import PUBLISHED_MODELS
 from memkit.units import round_up
+from stepscope.hugging_face import FAMILIES, model_of_config, read_config
 from stepscope.program.hugging_face import hugging_face_build, hugging_face_model
-from stepscope.setup.hugging_face import FAMILIES, model_of_config, read_config
 from stepscope.tracing.trace import trace_script
 
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 3, "hidden_size": 256,

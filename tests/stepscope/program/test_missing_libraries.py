@@ -8,10 +8,9 @@ import pytest
 from memkit.formula.estimate import estimate_memory
 from memkit.models import TINY_LLAMA
 from memkit.recipes import PURE_BF16, OptimizerConfig
+from stepscope.optimizers import OPTIMIZERS
 from stepscope.program.job import job_build
-from stepscope.setup.adapters import AdapterConfig
-from stepscope.setup.job import Job
-from stepscope.setup.optimizers import OPTIMIZERS
+from stepscope.setup import AdapterConfig, Job
 
 TINY = Job(model=TINY_LLAMA, seq_len=32, precision=PURE_BF16, device="cpu")
 IN_4_BITS = replace(TINY, adapter=AdapterConfig(rank=4, base="nf4"))

@@ -6,7 +6,7 @@ import pytest
 
 from memkit.models import llama_config
 from stepscope.formula.adapters import count_adapter_parameters
-from stepscope.setup.adapters import AdapterConfig
+from stepscope.setup import AdapterConfig
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 TOKENS = {"<pad>": 0, "<eos>": 1, "a": 2, "b": 3}

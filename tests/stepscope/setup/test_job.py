@@ -4,11 +4,9 @@ import pytest
 
 from memkit.models import TINY_GPT2, TINY_LLAMA
 from memkit.recipes import OptimizerConfig
-from stepscope.setup.adapters import AdapterConfig
-from stepscope.setup.experts import experts_config
-from stepscope.setup.job import Job
-from stepscope.setup.optimizers import OPTIMIZERS
-from stepscope.setup.places import Place
+from stepscope.experts import experts_config
+from stepscope.optimizers import OPTIMIZERS
+from stepscope.setup import AdapterConfig, Job, Place
 
 EXPERTS = {"num_experts": 4, "experts_per_token": 2, "expert_size": 8}
 BAD = (

@@ -1,7 +1,7 @@
 """A published model with experts has its published number of parameters, to the last one."""
 
 from memkit.formula.parameters import count_parameters
-from stepscope.setup.experts import QWEN_3_30B_A3B
+from stepscope.experts import QWEN_3_30B_A3B
 
 
 def test_the_count_and_the_longest_sequence_are_the_published_ones():

@@ -7,7 +7,7 @@ from memkit.formula.update import RULES
 from memkit.optimizers import IMPLEMENTATIONS, TRACE_IT
 from memkit.program.optimizers import class_of
 from memkit.recipes import OptimizerConfig
-from stepscope.setup.optimizers import OPTIMIZERS
+from stepscope.optimizers import OPTIMIZERS
 
 OF_TORCH = {name: record for name, record in OPTIMIZERS.items() if record.made_by.startswith("torch.")}
 

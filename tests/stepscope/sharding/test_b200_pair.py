@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from memkit.timeline import MemoryTimeline
 from memkit.units import GIB
-from stepscope.allocator.trace_replay import replay_trace
+from stepscope.allocator.replay import replay_trace
 from stepscope.tracing.trace import trace_script
 
 B200 = {"compute_capability": (10, 0), "torch_version": "2.11.0+cu128"}

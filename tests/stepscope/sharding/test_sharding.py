@@ -9,9 +9,9 @@ from memkit import TrainingSetup, count_parameters, models, recipes
 from memkit.formula.parameters import parameter_ledger
 from memkit.strategies import every
 from stepscope import trace_script
+from stepscope.experts import experts_config
 from stepscope.program.sharded import one_rank_of, sharded_build
-from stepscope.setup.experts import experts_config
-from stepscope.setup.layouts import Layout
+from stepscope.setup import Layout
 from stepscope.sharding import estimate_sharded, resting_bytes, step_traffic, zero_saving
 from stepscope.sharding.step import shard
 from stepscope.sharding.traffic import Traffic, tokens_to_hide

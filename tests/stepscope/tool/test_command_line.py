@@ -11,10 +11,10 @@ import torch
 import memkit
 from memkit import OptimizerConfig, TrainingSetup, models
 from memkit.units import GIB
-from stepscope.allocator.snapshot_writer import predicted_snapshot, write_snapshot
-from stepscope.allocator.trace_replay import replay_trace
+from stepscope.allocator.replay import replay_trace
+from stepscope.allocator.snapshots import predicted_snapshot, write_snapshot
 from stepscope.program.sharded import one_rank_of, sharded_build
-from stepscope.setup.layouts import Layout
+from stepscope.setup import Layout
 from stepscope.tool.arguments import number_in
 from stepscope.tool.changed import PROGRAM_CHANGES, changed_build
 from stepscope.tool.command_line import main

@@ -16,15 +16,14 @@ import pytest
 import torch
 
 from memkit.units import format_bytes
-from stepscope.allocator.trace_replay import replay_trace
+from stepscope.allocator.replay import replay_trace
 from stepscope.fitting.room import fits_of, left_out_of
 from stepscope.tool.batches import Batch, largest_of
 from stepscope.tool.changed import changed_build
 from stepscope.tool.command_line import main
-from stepscope.tool.largest import TooFewRows, largest_that_fits
-from stepscope.tool.notebook import as_python
+from stepscope.tool.commands import TooFewRows, largest_that_fits
 from stepscope.tool.program_report import report_on
-from stepscope.tool.script import Script
+from stepscope.tool.script import Script, as_python
 from stepscope.tracing.trace import trace_script
 
 TRAIN = """

@@ -231,7 +231,7 @@ def test_what_a_real_kernel_takes_besides_is_said_once(run, said):
 def test_a_long_trace_says_how_far_it_has_come(monkeypatch, device, capsys):
     """Ten additions are ten operations: the number said last goes up by ten a step, and nothing is said in between
     where less than two seconds have passed."""
-    module = importlib.import_module("stepscope.tracing.waiting")
+    module = importlib.import_module("stepscope.tracing.log")
     monkeypatch.setattr(module, "OPERATIONS_BETWEEN_LOOKS", 1)
     said = []
 

@@ -10,8 +10,7 @@ from memkit.formula.activations import block_ledger
 from memkit.formula.estimate import estimate_memory
 from memkit.models import LLAMA_2_7B
 from memkit.recipes import PURE_BF16
-from stepscope.setup.adapters import AdapterConfig
-from stepscope.setup.job import Job
+from stepscope.setup import AdapterConfig, Job
 from stepscope.widgets.adapter_explorer import AdapterExplorer
 
 SEVEN_B = Job(model=LLAMA_2_7B, precision=PURE_BF16, seq_len=512, recomputation="full")

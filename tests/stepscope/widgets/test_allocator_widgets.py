@@ -4,8 +4,7 @@
 import pytest
 
 from memkit.units import MIB, format_bytes
-from stepscope.allocator.film import Film
-from stepscope.allocator.stories import STORIES, holes_story
+from stepscope.allocator.film import STORIES, Film, holes_story
 from stepscope.widgets.allocator_lab import AllocatorLab, film_of
 
 

@@ -10,7 +10,7 @@ from memkit.models import LLAMA_2_7B
 from memkit.recipes import OptimizerConfig
 from memkit.setup import TrainingSetup
 from memkit.units import format_bytes
-from stepscope.setup.layouts import Layout
+from stepscope.setup import Layout
 from stepscope.sharding import estimate_sharded, step_traffic
 from stepscope.widgets.sharding_explorer import RANKS, ShardingExplorer
 

@@ -1,17 +1,21 @@
 """More optimizers: Adafactor, Lion, Muon, and those of two libraries, which keep states in few bits or page them.
 
-Each is a record as the kit's are, and is passed as one: ``OptimizerConfig(record=OPTIMIZERS["Lion"])``. The kit's own
-table stays as it is.
+Each is a record, and what its step makes for a moment a rule, as the kit's are, and is passed as one:
+``OptimizerConfig(record=OPTIMIZERS["Lion"])``. The kit's own table stays as it is.
 
 Source: ``_init_group`` in torch.optim's Adafactor and Muon (2.13); ``Optimizer2State`` of bitsandbytes 0.50; torchao
 0.18's ``optim/low_bit``.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from memkit import optimizers as kit
+from memkit.formula.kernels import sum_buffers
+from memkit.formula.liveness import Block
+from memkit.formula.parameters import Parameter
+from memkit.formula.update import RULES, Temporaries
 from memkit.optimizers import FIRST, IN_ONE_KERNEL, MOMENTUM, SECOND, STEP, TRACE_IT, Optimizer, State
 
 MIN_8BIT_VALUES = 4096
@@ -129,7 +133,7 @@ ADDED = (
               states=(STEP, Factored(role="variance", along="vector"), Factored(role="row_var", along="rows"),
                       Factored(role="col_var", along="columns")),
               temporaries={"foreach": TRACE_IT, "for-loop": "factored, one by one"}),
-    Optimizer(name="Lion", states=(FIRST,), made_by="stepscope.program.optimizers:Lion",
+    Optimizer(name="Lion", states=(FIRST,), made_by="stepscope.program.job:Lion",
               temporaries={"foreach": "all at once", "for-loop": "one at a time"}),
     Muon(name="Muon", states=(MOMENTUM,), made_by="torch.optim:Muon", has_argument=False,
          temporaries=dict.fromkeys(UNFUSED_ONLY, TRACE_IT), rest=kit.OPTIMIZERS["AdamW"]),
@@ -147,3 +151,46 @@ ADDED = (
 )
 OPTIMIZERS: Mapping[str, Optimizer] = kit.OPTIMIZERS | {optimizer.name: optimizer for optimizer in ADDED}
 """The kit's and these, by name. 8-bit and paged ones are bitsandbytes', torchao's say so."""
+
+
+def reduced(new: Temporaries, shape: tuple[int, ...], axis: int | None = None) -> Block:
+    """A norm or a mean along one axis, or of the whole; its kernel's scratch comes and goes beside it."""
+    walks = [(size, math.prod(shape[i + 1 :])) for i, size in enumerate(shape)]
+    along = walks if axis is None else [walks.pop(axis)]
+    kept = [] if axis is None else walks
+    out = new.one(math.prod(size for size, _ in kept))
+    for sizes in sum_buffers(along, kept) if new.is_cuda else ():
+        new.drop(*[new.record.new(num_bytes, new.op, new.where) for num_bytes in sizes])
+    return out
+
+
+def _one_at_a_time(new: Temporaries, parameters: Sequence[Parameter]) -> None:
+    """One like a parameter, freed before the next parameter's."""
+    for parameter in parameters:
+        new.drop(new.one(parameter.count))
+
+
+def _adafactor_one_by_one(new: Temporaries, parameters: Sequence[Parameter]) -> None:
+    """One tensor at a time; what is made of a matrix stays until the next matrix has its own."""
+    row_mean = column_mean = square = update = None
+    for p in parameters:
+        new.drop(reduced(new, p.shape))
+        if len(p.shape) > 1:
+            before, row_mean = row_mean, reduced(new, p.shape, -1)
+            new.drop(before)
+            before, column_mean = column_mean, reduced(new, p.shape, -2)
+            new.drop(before)
+        else:
+            before, square = square, new.one(p.count)
+            new.drop(before)
+        estimate = new.one(p.count)
+        if len(p.shape) > 1:
+            new.drop(reduced(new, p.shape[:-1], -1))
+        new.drop(update)
+        update = estimate
+        new.drop(reduced(new, p.shape))
+    new.drop(row_mean, column_mean, square, update)
+
+
+RULES["one at a time"] = _one_at_a_time
+RULES["factored, one by one"] = _adafactor_one_by_one

@@ -1,15 +1,20 @@
-"""A picture of the allocator: segments as rows, blocks in them, holes between, and the two totals.
+"""Charts of the allocator and of plans, as text: segments with their blocks and holes; a job's plans by bytes and time.
 
-Nothing is told by colour alone: a part has a hatch, a hole is empty, the unasked rest of a block is dotted, a new block
-has a dark frame.
+Nothing is told by colour alone: a part has a hatch, a hole is empty, the unasked rest of a block is dotted, a new
+block has a dark frame.
 """
 
-from memkit.pictures.axes import DASHED, Scale
+from itertools import pairwise
+from textwrap import wrap
+
+from memkit.pictures.axes import DASHED, Scale, byte_ticks, draw_limit, round_ticks
 from memkit.pictures.colours import LOOKS, OKABE_ITO
+from memkit.pictures.planes import point
 from memkit.pictures.svg import GREY, PAPER, Chart, text_width
 from memkit.timeline import PARTS
 from memkit.units import MIB, format_bytes
 from stepscope.allocator.film import Film, Piece, Row, Still
+from stepscope.fitting.plans import PlansFound
 
 MAX_ROWS = 14
 ROW = 25
@@ -101,3 +106,50 @@ def _draw_totals(chart: Chart, still: Still, film: Film, top: float) -> None:
     if capacity is not None:
         at = x(capacity)
         chart.line([(at, top - 2), (at, top + 46)], OKABE_ITO[1], stroke_width=2, stroke_dasharray=DASHED)
+
+
+def plans_figure(found: PlansFound, title: str) -> Chart:
+    """The unbeaten plans as a staircase, with names: time on paper across, peak upwards; the others pale.
+
+    A mark's ``data-pick`` is the plan's place in ``found.plans``. Pale are those whose peak was worked out besides.
+    """
+    front, card, first = found.front, found.plans[0].card, found.first
+    shown = [plan for plan in found.played if plan.peak_bytes < 2 * plan.fit.room_bytes]
+    places = {id(plan): number for number, plan in enumerate(found.plans)}
+    least = min((plan.seconds for plan in shown), default=1)
+    longest = max((plan.seconds for plan in shown), default=1) / least
+    most = 1.05 * max([found.plans[0].fit.room_bytes, *(plan.peak_bytes for plan in shown)])
+    chart = Chart(800, max(430, 86 + 62 * len(front)), title)
+    x = Scale(low=1 - 0.04 * longest, high=1.04 * longest, start=80, end=430)
+    y = Scale(low=0, high=most, start=372, end=56)
+    y.ticks_beside(chart, byte_ticks(most), 80, 430, "peak")
+    x.ticks_below(chart, [(t, f"{t:g}") for t in round_ticks(x.low, x.high)], y.end, y.start, "time of a step ÷ least")
+    draw_limit(chart, y, found.plans[0].fit.room_bytes, 80, 430, f"room on {card.name}")
+    steps = [(x(plan.seconds / least), y(plan.peak_bytes)) for plan in front]
+    corners = [corner for (a, b), (c, d) in pairwise(steps) for corner in ((a, b), (c, b), (c, d))]
+    chart.line(corners or steps, shade=GREY, stroke_width=1.4)
+    pale = [plan for plan in shown if not any(plan is step for step in front)]
+    for plan in (*pale, *front):
+        is_step = any(plan is step for step in front)
+        colour = OKABE_ITO[1 if plan is first else 0] if is_step else "currentColor"
+        tells = {
+            "tip": f"{format_bytes(plan.peak_bytes)}, {plan.seconds / least:.2f} × the least time: {plan.name}",
+            "data": {"pick": places[id(plan)], "bytes": plan.peak_bytes},
+        }
+        size = 5 if is_step else 3
+        style = {} if is_step else {"opacity": 0.3}
+        point(chart, x(plan.seconds / least), y(plan.peak_bytes), "circle", colour, size, is_step, **tells, **style)
+    for number, (across, high) in enumerate(steps, 1):
+        chart.words(across + 9, high - 9, str(number), 11.5, bold=True)
+    for number, plan in enumerate(front, 1):
+        lines = [*wrap(f"{number}  {plan.name}", 50), *wrap(f"gives up: {', '.join(plan.gives_up) or 'nothing'}", 56)]
+        if plan is first:
+            lines.append("chosen: no plan that fits gives up less")
+        chart.words(450, 60 + 62 * (number - 1), "\n".join(lines), 11, at="top", bold=plan is first)
+    chart.words(450, 60 + 62 * len(front), "pale: other plans whose peak was worked out\ndashed: room on the card", 11,
+                shade=GREY, at="top")
+    names = "; ".join(f"{plan.name} at {plan.seconds / least:.2f}" for plan in front)
+    chart.alt = (
+        f"{title}: of {len(found.plans)} plans {len(front)} are unbeaten on the {card.name}, by time ÷ least: {names}."
+    )
+    return chart

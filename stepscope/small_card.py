@@ -16,8 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from memkit.measure import cap_gpu
 from memkit.program.hooks import tensors_in
 from memkit.units import as_whole_number
-from stepscope.allocator.caching import CachingAllocator, OutOfMemory
-from stepscope.allocator.heap import Driver
+from stepscope.allocator.caching import CachingAllocator, Driver, OutOfMemory
 
 
 class SimulatedCard(TorchDispatchMode):

@@ -1,7 +1,8 @@
 """A Hugging Face config.json as a ``ModelConfig``, or the words that say why it is none. Loads no torch.
 
 The formula knows GPT-2's family and Llama's, Qwen3's norms and Mixtral's experts. What a configuration has beyond them
-(shared experts, latent attention, encoders) is refused and named; ``stepscope.program.hugging_face`` traces the module.
+(shared experts, latent attention, encoders) is refused and named; ``stepscope.program.hugging_face`` traces the
+module.
 """
 
 import json
@@ -10,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from memkit.models import GPT2, ModelConfig
-from stepscope.setup.experts import ExpertsConfig, num_experts_of
+from stepscope.experts import ExpertsConfig, num_experts_of
 
 GPT2_KEYS = {
     "num_layers": "n_layer", "hidden_size": "n_embd", "num_heads": "n_head", "vocab_size": "vocab_size",
