@@ -43,7 +43,7 @@ KILLS = "import os\nos._exit(1)"
 FILLS = "hoard = []\nwhile True:\n    hoard.append(b'1' * 2**27)"
 OVERFLOWS = """
 import torch
-from stepscope.measuring import capped_card
+from stepscope.small_card import capped_card
 with capped_card(2**28) as card:
     kept = [torch.ones(2**22, device=card.device) for _ in range(32)]
 """

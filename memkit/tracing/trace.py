@@ -26,6 +26,7 @@ from torch import Tensor
 from torch._subclasses import fake_tensor as fake
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from memkit.program import hooks
 from memkit.program.hooks import PLAIN, OutsideBuild, line_of, run_steps, tensors_in
 from memkit.program.log import Log, timeline_of
 from memkit.setup import DEVICES
@@ -40,9 +41,7 @@ ENGINE = torch.autograd.graph._engine_run_backward.__code__
 """The frame below a backward's operations, which have no line: they belong to a line of the forward."""
 
 FOREIGN = (str(Path(torch.__file__).parent), contextlib.__file__, "<")
-OWN_FILES = {str(path) for path in Path(__file__).parent.glob("*.py")} | {
-    str(Path(__file__).parents[1] / name) for name in ("program/doors.py",)
-}
+OWN_FILES = {str(path) for path in Path(__file__).parent.glob("*.py")} | {hooks.__file__}
 
 
 class Lines:
