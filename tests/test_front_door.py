@@ -152,7 +152,7 @@ def test_tab_completes(typed, offered):
         ("memkit", "estimate_memory", "memkit/formula/estimate.py"),
         ("memkit", "recipes", "memkit/recipes.py"),
         ("memkit.low_precision", "convert_to_fp8", "memkit/low_precision/fp8.py"),
-        ("book", "doctor", "book/checkup.py"),
+        ("book", "doctor", "chapters/book/checkup.py"),
     ],
 )
 def test_an_editor_goes_from_a_name_to_its_source(package, name, file):

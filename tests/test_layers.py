@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-KIT, INSTRUMENT, BOOK = (ROOT / name for name in ("memkit", "stepscope", "book"))
+KIT, INSTRUMENT, BOOK = ROOT / "memkit", ROOT / "stepscope", ROOT / "chapters" / "book"
 PACKAGES = (KIT, INSTRUMENT)
 TORCH = {"low_precision", "program", "tracing", "measuring", "tool"}
 HEAVY = frozenset({"torch", "matplotlib", "ipywidgets"})

@@ -8,11 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from scripts import tree as tree_of_rooms
+from dev import tree as tree_of_rooms
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
 CODE, OUTPUT = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, re.DOTALL).groups()
 
 
@@ -30,7 +30,7 @@ def test_the_code_has_five_lines():
 def test_the_tree_is_today_s():
     written = tree_of_rooms.BLOCK.search(CONTRIBUTING)[0]
     trees = [tree_of_rooms.tree(ROOT / package) for package in ("memkit", "stepscope")]
-    assert written == "".join(trees), "run: python scripts/tree.py"
+    assert written == "".join(trees), "run: python dev/tree.py"
 
 
 def test_the_tree_sees_a_line_that_is_gone(tmp_path):
@@ -48,7 +48,7 @@ def test_the_table_lists_every_chapter_with_its_title_and_minutes():
         number, title = re.match(r"# (\w+) · (.+)", first).groups()
         minutes = " + ".join(re.findall(r"(\d+)(?: minutes| of exercises)", first.partition(" · ")[2].split("\n*")[1]))
         wanted.append((f"{int(number):02d}" if number.isdigit() else number, title, path.name, minutes))
-    assert rows == wanted, "if only minutes differ, run: python scripts/minutes.py"
+    assert rows == wanted, "if only minutes differ, run: python dev/minutes.py"
 
 
 def test_every_place_where_something_is_decided_is_there():
@@ -58,9 +58,10 @@ def test_every_place_where_something_is_decided_is_there():
 
 
 def test_every_relative_link_leads_somewhere():
-    targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", README + CONTRIBUTING) if "://" not in target]
+    targets = [ROOT / link for link in re.findall(r"\]\(([^)\s#]+)", README) if "://" not in link]
+    targets += [ROOT / ".github" / link for link in re.findall(r"\]\(([^)\s#]+)", CONTRIBUTING) if "://" not in link]
     assert targets
-    assert not [target for target in targets if not (ROOT / target.partition("#")[0]).exists()]
+    assert not [target for target in targets if not target.exists()]
 
 
 def test_every_heading_that_it_links_to_is_there():

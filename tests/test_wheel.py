@@ -38,9 +38,9 @@ def installed(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE-CODE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         (source / name).symlink_to(ROOT / name)
-    for name in ("memkit", "stepscope", "book", "course"):
+    for name in ("memkit", "stepscope", "chapters/book", "course"):
         _copied(ROOT / name, source / name)
     command = [sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation", "-q", "-w", str(folder)]
     done = subprocess.run(command, cwd=source, check=False, capture_output=True, text=True)

@@ -117,13 +117,17 @@ class LimitedSpawner(SimpleLocalProcessSpawner):
 PARTS = {"chapters": ROOT / "chapters", "figures": ROOT / "figures", "labs": ROOT / "build/labs/release"}
 """Folders of a student's home, and where they come from; labs are there once `make labs` has run."""
 
+LEFT_OUT = {".ipynb_checkpoints", "__pycache__", "book"}
+"""Folders that no home gets: a copy of ``book`` would hide the installed one, and stay when that changes."""
+
 
 def bring_the_book(spawner) -> None:
     """Put the chapters, their figures and the labs into a student's home; what is there already stays as it is."""
     for part, folder in PARTS.items():
         for source in folder.rglob("*.*"):
-            target = Path(spawner.home_dir) / part / source.relative_to(folder)
-            if not target.exists() and ".ipynb_checkpoints" not in source.parts:
+            inside = source.relative_to(folder)
+            target = Path(spawner.home_dir) / part / inside
+            if not target.exists() and LEFT_OUT.isdisjoint(inside.parts):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, target)
 

@@ -41,7 +41,7 @@ class Answers:
     def __enter__(self) -> Self:
         adopt_orphans()
         self.own_children = children_of(os.getpid())
-        paths = [str(Path(__file__).parent), str(ROOT), str(self.folder)]
+        paths = [str(Path(__file__).parent), str(ROOT), str(ROOT / "chapters"), str(self.folder)]
         self.process = subprocess.Popen(
             [sys.executable, "-P", Path(__file__).with_name("child.py"), str(CPU_SECONDS), str(MEMORY_BYTES)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=self.folder,

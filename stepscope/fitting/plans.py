@@ -2,7 +2,7 @@
 
 Whether a plan fits is decided by ``room``, its time is computed from the card's rates, and what it gives up is said in
 words. ``PlansFound.chosen`` gives up least, then takes least time, and its very code is traced before it is shown.
-``scripts/judge_plans.py`` holds the plans against traces of random jobs.
+``dev/judge_plans.py`` holds the plans against traces of random jobs.
 
 A peak by formula takes milliseconds and a job has thousands of plans, so a plan is played only if what it keeps at
 rest and from forward to backward leaves it a chance: ``least_bytes`` is below its peak, and costs next to nothing.

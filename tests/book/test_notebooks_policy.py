@@ -16,7 +16,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from scripts import minutes
+from dev import minutes
 
 CHAPTERS = Path(__file__).parents[2] / "chapters"
 NOTEBOOKS = sorted(CHAPTERS.glob("*.ipynb"))
@@ -377,11 +377,11 @@ def minutes_are_computed(notebook):
     if is_draft(notebook):
         return
     if f"\n*{minutes.title_minutes(notebook)} · " not in source_of(notebook["cells"][0]):
-        yield f"the title does not say *{minutes.title_minutes(notebook)} ·: run scripts/minutes.py"
+        yield f"the title does not say *{minutes.title_minutes(notebook)} ·: run dev/minutes.py"
     said = {name: int(n) for cell in notebook["cells"] for name, n in minutes.SECTION.findall(source_of(cell))}
     for name, wanted in minutes.section_minutes(notebook).items():
         if said[name] != wanted:
-            yield f"{name} says {said[name]} minutes, not {wanted}: run scripts/minutes.py"
+            yield f"{name} says {said[name]} minutes, not {wanted}: run dev/minutes.py"
 
 
 @rule

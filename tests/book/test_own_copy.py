@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from scripts.own_copy import NAME, ROOT, copy_chapters
+from dev.own_copy import NAME, ROOT, copy_chapters
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from lab_server import ROOT
 from nbclient.exceptions import CellExecutionError
 
-spec = importlib.util.spec_from_file_location("run_notebooks", ROOT / "scripts" / "run_notebooks.py")
+spec = importlib.util.spec_from_file_location("run_notebooks", ROOT / "dev" / "run_notebooks.py")
 run_notebooks = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(run_notebooks)
 

@@ -88,7 +88,7 @@ def test_the_profiles_are_what_the_classroom_command_says():
 
 
 def test_the_readme_s_versions_are_those_of_the_files():
-    readme, pins = (HUB / "README.md").read_text(), (ROOT / "constraints.txt").read_text()
+    readme, pins = (HUB / "README.md").read_text(), (ROOT / "dev" / "constraints.txt").read_text()
     for name, version in re.findall(r"\b([a-z]+)==([\d.]+)", readme):
         assert f"\n{name}=={version}\n" in pins
     assert VALUES["singleuser"]["image"]["tag"] in readme

@@ -288,7 +288,7 @@ def test_on_paper_solutions_and_hints_stay_folded(page, address):
 
 
 def test_a_notebook_that_was_run_half_is_refused(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "site")
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "dev" / "site")
     from notebook_page import ChapterWriter, Files
 
     notebook = nbformat.read(CHAPTERS[0], as_version=4)

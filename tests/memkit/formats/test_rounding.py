@@ -2,7 +2,7 @@
 
 Each format of up to 16 bits is encoded from 10^8 float32 inputs: every upper half (all signs and exponents,
 infinity and NaN) with 1,526 lower halves, among them 0, the ties and their neighbours; ``make test`` takes one in
-twelve of them, ``make exhaustive`` all. scripts/sweep_float32.py does all 2^32.
+twelve of them, ``make exhaustive`` all. dev/sweep_float32.py does all 2^32.
 """
 
 from collections.abc import Iterator
@@ -174,7 +174,7 @@ def test_torch_overflow_of_what_torch_cannot_convert_to() -> None:
 
 
 def test_the_recorded_sweep_of_every_float32_found_no_difference_but_those_named_above() -> None:
-    """scripts/sweep_float32.py, run once; torch writes another NaN and, into E8M0, drops signs and takes 0."""
+    """dev/sweep_float32.py, run once; torch writes another NaN and, into E8M0, drops signs and takes 0."""
     counts = find_recording("02", "formats_sweep").numbers
     pairs = {key.partition(":")[0] for key in counts}
     assert {pair.split(" and ")[0] for pair in pairs} == set(NARROW)

@@ -1,7 +1,7 @@
 """The formula's timeline against the trace of the real PyTorch step, instant by instant and part by part.
 
 Parts and peaks agree to the byte, on CUDA's rules and, but for what oneDNN takes, on the CPU's.
-``scripts/judge_estimate.py`` holds thousands of random setups to the same, with experts and Adafactor too.
+``dev/judge_estimate.py`` holds thousands of random setups to the same, with experts and Adafactor too.
 """
 
 import random

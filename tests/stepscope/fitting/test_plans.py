@@ -23,8 +23,8 @@ from stepscope.fitting.plans import PlansFound, find_plans, plan_recomputation
 from stepscope.setup import Job, Layout
 
 ROOT = Path(__file__).parents[3]
-JUDGE = runpy.run_path(str(ROOT / "scripts" / "judge_plans.py"))
-BRUTE = runpy.run_path(str(ROOT / "scripts" / "brute_plans.py"))
+JUDGE = runpy.run_path(str(ROOT / "dev" / "judge_plans.py"))
+BRUTE = runpy.run_path(str(ROOT / "dev" / "brute_plans.py"))
 RECORDED = json.loads(JUDGE["FILE"].read_text(encoding="utf-8"))
 CARD = CARDS["RTX 4090"]
 FOUND = find_plans(LLAMA_32_1B, CARD, tokens_per_step=16384, seq_len=2048)
@@ -156,7 +156,7 @@ def test_a_recorded_job_is_judged_right_again():
     recorded = RECORDED["jobs"][0]
     chance = random.Random(f"{RECORDED['about']['seed']} 0")
     again = JUDGE["judged"](JUDGE["random_job"](chance), chance)
-    advice = "the planner tries other plans than were judged: run scripts/judge_plans.py 30 for new jobs"
+    advice = "the planner tries other plans than were judged: run dev/judge_plans.py 30 for new jobs"
     assert recorded["plans"] == again["plans"], advice
     assert {row[0]: row[3] for row in again["traced"]} == {row[0]: row[3] for row in recorded["traced"]}
 

@@ -26,7 +26,7 @@ EXPERTS = experts_config(
     dense_layers=(1,), num_experts=8, experts_per_token=2, expert_size=104,
 )
 
-spec = importlib.util.spec_from_file_location("estimate_grid", ROOT / "scripts" / "estimate_grid.py")
+spec = importlib.util.spec_from_file_location("estimate_grid", ROOT / "dev" / "estimate_grid.py")
 estimate_grid = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(estimate_grid)
 
@@ -79,7 +79,7 @@ def test_steps_that_are_left_to_the_trace(name):
 
 @pytest.mark.parametrize("most_layers", [3, pytest.param(99, marks=pytest.mark.exhaustive)])
 def test_the_peaks_of_the_grid(most_layers):
-    """To the byte. ``scripts/estimate_grid.py`` prints the whole grid, up to 70 B."""
+    """To the byte. ``dev/estimate_grid.py`` prints the whole grid, up to 70 B."""
     large = [row for row in estimate_grid.LARGE if row.model.name == "Llama-2-7B"]
     grid = [
         replace(row, model=replace(row.model, num_layers=min(row.model.num_layers, most_layers)))

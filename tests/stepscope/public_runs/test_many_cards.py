@@ -1,6 +1,6 @@
 """Runs of one to eight A100s that others measured are the oracle; three cheap programs are traced anew.
 
-The rest is ``python -m bench.public_predict --rows FILE``.
+The rest is ``python -m dev.bench.public_predict --rows FILE``.
 """
 
 import csv
@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.many_cards import MODELS, Refusal, predict, predicted_rows, program_of, run_of
 from book import many_cards
 from book.many_cards import cards_words, load_many_cards, refusals, store_many_cards
+from dev.bench.many_cards import MODELS, Refusal, predict, predicted_rows, program_of, run_of
 from memkit import TrainingSetup, estimate_memory, models, recipes
 from memkit.fit import training_workspace_bytes
 

@@ -1,6 +1,6 @@
 """Runs that others measured on their cards are the oracle: a few cheap programs are traced anew, all figures are read.
 
-The rest is ``python -m bench.public_predict``, which traces every run.
+The rest is ``python -m dev.bench.public_predict``, which traces every run.
 """
 
 import dataclasses
@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.public_predict import predict
-from bench.public_programs import (
+from book import public_runs
+from book.public_runs import ESTIMATORS, error_table, load_public_runs, store_public_runs
+from dev.bench.public_predict import predict
+from dev.bench.public_programs import (
     CONVOLUTIONAL,
     TRANSFORMERS,
     Classifier,
@@ -21,8 +23,6 @@ from bench.public_programs import (
     perceptron,
     transformer,
 )
-from book import public_runs
-from book.public_runs import ESTIMATORS, error_table, load_public_runs, store_public_runs
 from memkit.units import MIB
 from stepscope import replay_trace, trace_script
 

@@ -1,0 +1,204 @@
+"""A GPU run kept as a file: the numbers, the timelines, and which card, driver and torch they came from.
+
+A reader without a GPU sees a recorded run beside the formula and the trace, named as recorded. Where none
+exists a chapter says so in words. Nothing measured stands without its machine and its date.
+"""
+
+import datetime
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from memkit.timeline import MemoryTimeline
+from memkit.units import Printable, Text, aligned_table, format_bytes, format_gb, on_page
+
+FOLDER = Path(__file__).resolve().parents[1] / "recordings"
+
+MOST_NUMBER = 1 << 63
+"""Larger whole numbers are no measurement."""
+
+PROVENANCE = ("card", "driver", "torch", "cuda", "date", "command", "commit")
+"""What every recording must say about its origin; ``date`` as 2026-11-20, ``commit`` of this repository."""
+
+SHOWS = {
+    ("01", "bandwidth"): "the speed of copies on the card and over the bus",
+    ("01", "training_steps"): "the peaks of training steps: by formula, traced and measured",
+    ("02", "card_formats"): "the error of a matrix product by the format of its inputs",
+    ("03", "matmul_rates"): "the speed of matrix products by dtype",
+    ("06", "fp8_products"): "the times of matrix products in bf16 and in FP8, with casts and without",
+    ("07", "context"): "what a process takes on the card beside its tensors",
+    ("08", "optimizer_steps"): "peak and time of a step under each optimizer",
+}
+"""What a reader sees of a recording, by chapter and name: those that a chapter's cell prints."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording(Printable):
+    """One measurement of one chapter on one card.
+
+    ``numbers`` are ints, floats and texts by name; ``_bytes``, ``_bytes_per_s`` and ``_seconds`` at the end
+    of a name are its unit. ``timelines`` holds whole training steps by name.
+
+    Raises: ValueError: a part of the provenance is missing, a number is not finite.
+    """
+
+    chapter: str
+    name: str
+    provenance: Mapping[str, str]
+    numbers: Mapping[str, int | float | str] = field(default_factory=dict)
+    timelines: Mapping[str, MemoryTimeline] = field(default_factory=dict)
+
+    def __post_init__(self):
+        if not (isinstance(self.chapter, str) and re.fullmatch(r"\d\d", self.chapter)):
+            raise ValueError(f"chapter={self.chapter!r} is not two digits such as '01'")
+        if not (isinstance(self.name, str) and re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)*", self.name)):
+            raise ValueError(f"name={self.name!r} is not words in small letters joined by '_'")
+        for key in PROVENANCE:
+            value = self.provenance.get(key)
+            if not isinstance(value, str) or not value.strip():
+                needed = ", ".join(PROVENANCE)
+                raise ValueError(f"provenance[{key!r}]={value!r} is not a text; needed are {needed}")
+        date = self.provenance["date"]
+        try:
+            datetime.date.fromisoformat(date)
+        except ValueError:
+            raise ValueError(f"provenance['date']={date!r} is not a date as 2026-11-20") from None
+        for key, value in self.numbers.items():
+            if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+                raise ValueError(f"numbers[{key!r}]={value!r} is not an int, a float or a text")
+            if isinstance(value, int) and abs(value) >= MOST_NUMBER:
+                raise ValueError(f"numbers[{key!r}]={str(value)[:60]} is beyond {MOST_NUMBER}")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"numbers[{key!r}]={value!r} is not finite")
+            if key.endswith("_bytes") and not isinstance(value, int):
+                raise ValueError(f"numbers[{key!r}]={value!r} is not a whole number of bytes")
+
+    @property
+    def title(self) -> str:
+        """Where the numbers come from, in one line."""
+        of = self.provenance
+        return f"recorded: {of['card']}, driver {of['driver']}, torch {of['torch']}, {of['date']}"
+
+    @property
+    def file_name(self) -> str:
+        """Chapter, measurement and card, so that a new run on the same card replaces the old one."""
+        card = re.sub(r"[^a-z0-9]+", "-", self.provenance["card"].lower()).strip("-")
+        return f"{self.chapter}_{self.name}_{card}.json"
+
+    def table(self) -> Text:
+        """The numbers as aligned text, in the units their names end with."""
+        rows = [[_words(name), _with_unit(name, value)] for name, value in self.numbers.items()]
+        return aligned_table([["measured", ""], *rows])
+
+    def __str__(self) -> str:
+        parts = [self.title]
+        if self.numbers:
+            parts.append(self.table())
+        for name, timeline in self.timelines.items():
+            parts += [f"{name}:", str(timeline)]
+        return on_page(*parts)
+
+    def to_json(self) -> str:
+        """JSON text that ``from_json`` reads back to an equal recording."""
+        timelines = {name: json.loads(timeline.to_json()) for name, timeline in self.timelines.items()}
+        data = {"chapter": self.chapter, "name": self.name, "provenance": dict(self.provenance)}
+        data |= {"numbers": dict(self.numbers), "timelines": timelines}
+        return json.dumps(data, indent=1, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Recording":
+        """The recording that ``to_json`` wrote.
+
+        Raises: ValueError: the text is none, or a field is missing, unknown or of another type.
+        """
+        try:
+            data = json.loads(text)
+            timelines = {k: MemoryTimeline.from_json(json.dumps(v)) for k, v in data["timelines"].items()}
+            return cls(**(data | {"timelines": timelines}))
+        except (AttributeError, KeyError, TypeError, RecursionError) as error:
+            raise ValueError(f"no recording: {type(error).__name__} {error}") from error
+
+
+def save_recording(recording: Recording, folder: str | Path = FOLDER) -> Path:
+    """Write the recording into ``folder``, timelines without their events, and return the file."""
+    timelines = {name: replace(timeline, events=()) for name, timeline in recording.timelines.items()}
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    path = Path(folder) / recording.file_name
+    path.write_text(replace(recording, timelines=timelines).to_json() + "\n", encoding="utf-8")
+    return path
+
+
+def load_recordings(chapter: str, folder: str | Path = FOLDER) -> tuple[Recording, ...]:
+    """All recordings of a chapter (``"01"``), the newest first.
+
+    Raises: ValueError: a file there is not a recording; the message names it.
+    """
+    recordings = []
+    if not Path(folder).is_dir():
+        raise ValueError(f"no recordings at {folder}; they are the book's chapters/recordings, not the package's")
+    for path in sorted(Path(folder).glob(f"{chapter}_*.json")):
+        try:
+            recordings.append(Recording.from_json(path.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise ValueError(f"{path.name} is not a recording: {error}") from error
+    return tuple(sorted(recordings, key=lambda recording: recording.provenance["date"], reverse=True))
+
+
+def find_recording(
+    chapter: str, name: str, card: str | None = None, folder: str | Path = FOLDER
+) -> Recording | None:
+    """The newest recording of a measurement (on ``card``, where one is named), or ``None``."""
+    for recording in load_recordings(chapter, folder):
+        if recording.name == name and card in (None, recording.provenance["card"]):
+            return recording
+    return None
+
+
+def recorded_or_words(chapter: str, name: str, card: str | None = None, folder: str | Path = FOLDER) -> Text:
+    """The recording as text. Without one: what would stand here, and the command that measures it.
+
+    >>> from book import recorded_or_words
+    >>> print(recorded_or_words("99", "moon_phase"))
+    This needs a CUDA card. On a machine with one, run `make record` in the book's folder.
+    Then this cell shows the moon phase.
+    """
+    recording = find_recording(chapter, name, card, folder) if Path(folder).is_dir() else None
+    if recording is not None:
+        return str(recording)
+    shown = SHOWS.get((chapter, name), f"the {_words(name)}")
+    return on_page(
+        f"This needs a CUDA card{f', {card}' if card else ''}. "
+        "On a machine with one, run `make record` in the book's folder.\n"
+        f"Then this cell shows {shown}."
+    )
+
+
+def load_runs(name: str) -> tuple[dict, dict]:
+    """What a script stored under ``name``: where the runs come from, and the runs by name and seed.
+
+    Raises: ValueError: no such file.
+    """
+    path = FOLDER / f"{name}.json"
+    if not path.exists():
+        raise ValueError(f"name={name!r}: there is no {path.name} in {FOLDER.name}")
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    return stored["about"], stored["runs"]
+
+
+def _words(name: str) -> str:
+    return re.sub(r"(_bytes|_bytes_per_s|_seconds)$", "", name).replace("_", " ")
+
+
+def _with_unit(name: str, value: float | str) -> str:
+    if isinstance(value, str):
+        return value
+    if name.endswith("_bytes_per_s"):
+        return f"{format_gb(value)}/s"
+    if name.endswith("_bytes"):
+        return format_bytes(value)
+    if name.endswith("_seconds"):
+        return f"{value * 1e3:,.3f} ms"
+    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"

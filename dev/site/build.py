@@ -1,0 +1,239 @@
+"""The book as a site: ``python dev/site/build.py build/site`` writes pages that need no Jupyter and no other machine.
+
+Everything is read when it is built: chapters from their notebooks as they are stored, the first page from README and
+each chapter's own question, the ledger and the questions from their files.
+"""
+
+import json
+import re
+import shutil
+import sys
+from html import escape
+from pathlib import Path
+
+import jinja2
+from pygments.formatters import HtmlFormatter
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "chapters")]
+
+from answer import OPENING, address_of, first_screen
+from handouts import handouts_page
+from notebook_page import ChapterWriter, Files, Page
+from panels import Panels
+
+import memkit
+from book.claims import GROUPS, VERDICTS, load_claims
+from book.ledger_search import entry_of
+from book.question_cards import page_of
+from book.questions import load_questions
+from memkit.widgets.step_film import SCRIPT
+from stepscope.experts import PUBLISHED_MODELS
+
+OTHER_NAMES = {"04": "also called gradient checkpointing, activation checkpointing, rematerialization"}
+EMPTY_HEADER = re.compile("<th></th>")  # a corner of a table heads nothing
+OF_THE_PICTURE = re.compile("(?:figure|picture) above|of the picture")  # a question that needs its picture
+OWN_BACKGROUND = re.compile(r"background(-color)?:[^;}]+;?")
+
+
+def section(readme: str, title: str) -> str:
+    """What stands under a heading of README. Raises: ValueError: there is no such heading."""
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", readme, re.MULTILINE | re.DOTALL)
+    if not found:
+        raise ValueError(f"README.md has no section {title!r}, which the first page shows")
+    return found[1]
+
+
+def first_page(files: Files, panels: Panels, chapters: list[Page], site: str) -> Page:
+    """What the book is, a panel to try, the chapters with their questions, and how to run it."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    title, _, opening = readme.partition("\n")
+    opening = re.sub(r"^!\[.*\n|^```sh\n(?:.*\n)*?```\n", "", opening.partition("\n## ")[0], flags=re.MULTILINE)
+    ways = (
+        section(readme, "The chapters")
+        .partition("**Three ways to read it.**")[2]
+        .partition("\nOn a shared")[0]
+    )
+    entries = "".join(
+        f'<h3 id="{page.stem}"><a href="{page.stem}.html">{escape(page.title)}</a></h3>'
+        f'<p class="quiet">{escape(page.facts)}</p>{page.picture if OF_THE_PICTURE.search(page.question) else ""}'
+        f"{files.markdown(page.question)}"
+        for page in chapters
+    )
+    parts = {
+        "Does it fit my card?": first_screen(files.out, site),
+        "Try it": panels.html("MemoryExplorer", {}, ""),
+        "For whom it is": files.markdown(ways),
+        "The chapters and their questions": entries,
+        "The ledger and the questions": '<p><a href="claims.html">Every claim of the ledger</a> has an address that '
+        'can be cited, and <a href="questions.html">the questions</a> say why each choice is right or wrong.</p>',
+        "How to run it": files.markdown(section(readme, "Start")),
+        "How good are the numbers?": files.markdown(section(readme, "How good are the numbers?")),
+        "On which machines it runs": files.markdown(section(readme, "On which machines it runs")),
+    }
+    page = Page(stem="index", title=title.removeprefix("# ").strip())
+    page.headings = [(words.lower().replace(" ", "-").replace("?", ""), words) for words in parts]  # as GitHub does
+    asked = "how much memory VRAM do I need does it fit fine-tune train GPU 7B 8B 13B 70B LoRA QLoRA"
+    page.search.append((page.headings[0][0], "Does it fit my card?", f"{asked} {' '.join(PUBLISHED_MODELS)}"))
+    sections = [f'<section id="{anchor}"><h2>{words}</h2>{parts[words]}</section>' for anchor, words in page.headings]
+    sections.insert(1, files.markdown(opening))  # the first screen is the answer
+    page.html = f"<h1>{escape(page.title)}</h1>{''.join(sections)}"
+    return page
+
+
+def claims_page(files: Files) -> Page:
+    """The ledger: every claim with an address of its own."""
+    page = Page(stem="claims", title="The ledger, claim by claim")
+    claims = load_claims()
+    options = "".join(f"<option>{verdict}</option>" for verdict in VERDICTS)
+    page.html = (
+        f"<h1>{page.title}</h1><p>What you may read about GPU memory in training, and what is so: "
+        f'{len(claims)} claims. The address of a claim ends in its number, as in <a href="claims.html#C028">'
+        'claims.html#C028</a>. <a href="A_claims_ledger.html">Appendix A</a> says what the verdicts mean.</p>'
+        '<form class="filter" data-of=".claim"><label>Words <input name="words" type="search"></label> <label>Verdict '
+        f'<select name="verdict"><option value="">all</option>{options}</select></label> <output></output></form>'
+    )
+    for letter, (subject, _, _) in GROUPS.items():
+        page.headings.append((f"group-{letter}", subject))
+        page.html += f'<h2 id="group-{letter}">{escape(subject)}</h2>'
+        for entry in (claim for claim in claims.values() if claim.group == letter):
+            address = f'id="{entry.id}" data-verdict="{entry.verdict}"'
+            page.html += f'<div class="claim" {address}>{cited(entry, files)}</div>'
+            page.search.append((entry.id, f"{entry.id}, {entry.verdict}", f"{entry.claim} {entry.answer}"))
+    return page
+
+
+def cited(entry, files: Files) -> str:
+    """A claim as the ledger shows it, its number a link to its own address."""
+    html = re.sub(
+        r'href="([^"]+)"', lambda found: f'href="{escape(files.address(found[1]))}"', entry_of(entry)
+    )
+    return html.replace(
+        f"<strong>{entry.id}</strong>", f'<a href="#{entry.id}"><strong>{entry.id}</strong></a>', 1
+    )
+
+
+def questions_page() -> Page:
+    """The questions, each choice with its reply folded under it."""
+    page = Page(stem="questions", title="Questions, and why")
+    questions = load_questions()
+    page.html = (
+        f"<h1>{page.title}</h1><p>{len(questions)} questions as an interviewer, a colleague or an examiner asks them. "
+        'Open a choice to read why it is right or wrong. <a href="B_questions_and_answers.html">Appendix B</a> says '
+        "which cell shows each answer.</p>"
+        '<form class="filter" data-of=".claim"><label>Words <input name="words" type="search"></label> '
+        "<output></output></form>"
+    )
+    for key, shown in questions.items():
+        page.html += f'<div class="claim" id="{key}">{page_of(key, shown)}</div>'
+        page.search.append((key, f"Question {key[1:]}", f"{shown.question} {shown.answer} {shown.because}"))
+    return page
+
+
+def card_of(page: Page) -> str:
+    """The picture that a link to the page is shown with: the page's own first, or the first answer of the site."""
+    own = re.search(r'src="(pictures/[^"]+\.png)"', page.picture)
+    return own[1] if own else address_of(*OPENING).replace(".html", ".png")
+
+
+def run_line(page: Page, files: Files) -> str:
+    """How a reader runs this page."""
+    (files.out / "files").mkdir(exist_ok=True)
+    shutil.copy(ROOT / "chapters" / page.notebook, files.out / "files")
+    return (
+        '<p class="run"><strong>Run it.</strong> <code>make lab</code> in the repository opens the book in JupyterLab; '
+        f'<a href="index.html#how-to-run-it">how to start</a>. This page is <a href="files/{page.notebook}" download>'
+        f"{page.notebook}</a> with the outputs that are stored in it.</p>"
+    )
+
+
+def style() -> str:
+    """The style sheet, with colours for code in light and in dark."""
+    light, dark = (
+        OWN_BACKGROUND.sub("", HtmlFormatter(style=name).get_style_defs(".code"))
+        for name in ("xcode", "github-dark")
+    )
+    own = (HERE / "book.css").read_text(encoding="utf-8")
+    return f"{own}\n{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n"
+
+
+def write_search(pages: list[Page], out: Path) -> None:
+    """What the search looks through: a page's number, an anchor, a heading and how each cell begins.
+
+    So many letters of a cell keep the index within the 170 kB that a first key may fetch.
+    """
+    entries = [
+        (number, anchor, heading, words[:354])
+        for number, page in enumerate(pages)
+        for anchor, heading, words in page.search
+    ]
+    index = {"titles": [(page.stem, page.title) for page in pages], "entries": entries}
+    (out / "search.json").write_text(
+        json.dumps(index, ensure_ascii=False, separators=(",", ":")), encoding="utf-8"
+    )
+
+
+def cited_as() -> str:
+    """The book as CITATION.cff has it, for BibTeX."""
+    cff = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    title, author, date = (
+        re.search(pattern, cff, re.MULTILINE)[1]
+        for pattern in (r'^title: "(.+)"', r'^  - name: "(.+)"', r"^date-released: (\S+)")
+    )
+    return (
+        f"@book{{memkit,\n  title   = {{{title}}},\n  author  = {{{{{author}}}}},\n  year    = {{{date[:4]}}},\n"
+        f"  note    = {{Version {memkit.__version__}}}\n}}"
+    )
+
+
+def build(out: Path, site: str = "") -> None:
+    """Write the whole site into an empty folder; ``site`` is the address at which it will stand, with its last slash.
+
+    Pictures of links need that address; without it they are named from the page, which few readers of links follow.
+    Raises: ValueError: ``out`` holds something that is no site.
+    """
+    if out.exists() and any(out.iterdir()) and not (out / "search.json").exists():
+        raise ValueError(f"{out} is not empty and holds no site that could be written anew")
+    shutil.rmtree(out, ignore_errors=True)
+    (out / "pictures").mkdir(parents=True)
+    (out / "search.json").write_text("{}", encoding="utf-8")  # a build that fails leaves what the next one may replace
+    files, panels = Files(ROOT, out), Panels(ROOT, out)
+    writer = ChapterWriter(files, panels)
+    notebooks = sorted((ROOT / "chapters").glob("*.ipynb"))
+    chapters = [writer.page(path) for path in notebooks]
+    for page in chapters:
+        before, _, after = page.html.partition("</h1>")
+        page.html = f"{before}</h1>{run_line(page, files)}{after}"
+        if other := OTHER_NAMES.get(page.stem[:2]):
+            page.search.insert(0, (page.search[0][0], other, ""))
+    sheets = handouts_page([path for path in notebooks if path.stem[0].isdigit()], files)
+    pages = [first_page(files, panels, chapters, site), *chapters, claims_page(files), questions_page(), sheets]
+    panels.make()
+    frame = jinja2.Environment(autoescape=False).from_string(
+        (HERE / "page.html.j2").read_text(encoding="utf-8")
+    )
+    for number, page in enumerate(pages):
+        html = frame.render(
+            book=pages[0].title, title=escape(page.title), stem=page.stem, headings=page.headings,
+            html=EMPTY_HEADER.sub("<td></td>", panels.finished(page.html)),
+            pages=pages[1:], before=pages[number - 1] if number else None,
+            after=pages[number + 1] if number + 1 < len(pages) else None, version=memkit.__version__, live=panels,
+            description=escape(" ".join(page.question.split())[:150] or "A textbook about memory in training."),
+            cited=escape(cited_as()), card=f"{site}{card_of(page)}",
+        )
+        (out / f"{page.stem}.html").write_text(html, encoding="utf-8")
+    (out / "book.css").write_text(style(), encoding="utf-8")
+    for name in ("book.js", "live.mjs", "worker.mjs"):
+        shutil.copy(HERE / name, out)
+    shutil.copy(SCRIPT, out / "film.mjs")
+    write_search(pages, out)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        sys.exit("usage: python dev/site/build.py FOLDER [ADDRESS]   (such as https://example.org/book/)")
+    try:
+        build(Path(sys.argv[1]), "".join(sys.argv[2:]))
+    except ValueError as error:
+        sys.exit(f"site: {error}")

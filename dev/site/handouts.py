@@ -1,0 +1,113 @@
+"""Printable pages: each chapter's goals, mistakes and summary on one sheet, with room for notes.
+
+Chapter 01 has a second sheet: the ledger of a block and a blank timeline to draw one's own run into. The site's
+``handouts.html`` shows all of them, and prints the one whose address is open; ``make handouts`` makes files of them.
+``python dev/site/handouts.py build/site build/handouts`` prints each to ``01.pdf`` and so on, and all to ``all.pdf``.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+from notebook_page import Files, Page
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+SECTIONS = ("You will be able to", "Common mistakes", "Summary")
+AXES = "Empty axes of two training steps: bytes upwards, the phases of each step from left to right."
+NOTES = '<div class="notes"><h3>Notes</h3></div>'
+
+
+def cells_of(path: Path) -> dict[str, dict]:
+    """The cells of a chapter by their ids."""
+    return {cell["id"]: cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]}
+
+
+def section(path: Path, title: str) -> str:
+    """What stands under a heading of level 2, fold-outs aside; empty where the chapter has no such heading."""
+    for cell in cells_of(path).values():
+        for part in re.split(r"^## ", "".join(cell["source"]), flags=re.MULTILINE)[1:]:
+            heading, _, text = part.partition("\n")
+            if cell["cell_type"] == "markdown" and heading.strip() == title:
+                return re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL).strip()
+    return ""
+
+
+def blank_timeline() -> str:
+    """Axes of two training steps without a curve: a reader draws the upper edge of a run of their own."""
+    names = ("forward", "backward", "optimizer", "zero_grad")
+    ends = (70, 210, 360, 440, 480, 620, 770, 850, 890)
+    lines = [f'<line x1="70" y1="{y}" x2="890" y2="{y}" stroke="#aaa"/>' for y in range(20, 261, 48)]
+    lines += [f'<line x1="{x}" y1="20" x2="{x}" y2="260" stroke="#555" stroke-dasharray="3 3"/>' for x in ends]
+    words = [f'<text x="60" y="{y + 4}" text-anchor="end">____</text>' for y in range(20, 261, 48)]
+    for number, (start, end) in enumerate(pairwise(ends)):
+        low = 276 + 14 * (number % 4 == 3)
+        words.append(f'<text x="{(start + end) / 2}" y="{low}" text-anchor="middle">{names[number % 4]}</text>')
+    words += ['<text x="60" y="10" text-anchor="end">GiB</text>', '<text x="275" y="306">step 1</text>']
+    words.append('<text x="685" y="306">step 2</text>')
+    picture = f'<svg viewBox="0 0 900 312" font-size="12" role="img" aria-label="{AXES}">{"".join(lines + words)}</svg>'
+    return (
+        "<h3>A step of your own run</h3><p>Model ____________ micro-batch ______ tokens ______ recipe ____________ "
+        "card ____________. Write sizes on the axis, draw a line for the card, then the upper edge of memory. Mark the "
+        "three moments at which the peak can be, and write W, G, S, activations and temporaries where they are.</p>"
+        f"{picture}"
+    )
+
+
+def sheets_of(path: Path, files: Files) -> str:
+    """The sheets of one chapter, as the inside of the page."""
+    cells = cells_of(path)
+    opening = "".join(next(iter(cells.values()))["source"])
+    title = re.match(r"# (.+)", opening)[1]
+    alt, picture = re.search(r"!\[(.*?)\]\((.+?)\)", opening, re.DOTALL).groups()
+    parts = [f"<h2>{title}</h2>", files.picture(files.figure(picture), alt)]
+    for name in SECTIONS:
+        if text := section(path, name):
+            parts.append(f"<h3>{name}</h3>{re.sub('</?a[^>]*>', '', files.markdown(text))}")
+    number = path.stem[:2]
+    if number != "01":
+        return f'<section class="handout" id="handout-{number}">{"".join(parts)}{NOTES}</section>'
+    ledger = "".join(text for output in cells["ledger-block"]["outputs"] for text in output["data"]["text/plain"])
+    second = f"<h3>The ledger: what one block keeps</h3><pre>{ledger}</pre>{blank_timeline()}{NOTES}"
+    sheets = (f'<div class="sheet">{inside}</div>' for inside in ("".join(parts), second))
+    return f'<section class="handout" id="handout-{number}">{"".join(sheets)}</section>'
+
+
+def handouts_page(chapters: list[Path], files: Files) -> Page:
+    """The sheets of these chapters, one after another."""
+    page = Page(stem="handouts", title="Handouts: a sheet a chapter")
+    links = ", ".join(f'<a href="#handout-{path.stem[:2]}">{path.stem[:2]}</a>' for path in chapters)
+    page.html = (
+        f'<h1>{page.title}</h1><p class="screen">A chapter\'s goals, common mistakes and summary on a sheet to print. '
+        f'Choose a chapter, and the browser prints its sheet alone: {links}; <a href="#main">all of them</a>.</p>'
+    ) + "".join(sheets_of(path, files) for path in chapters)
+    return page
+
+
+def print_page(browser: str, address: str, pdf: Path) -> None:
+    """Print a page of the site as a Chromium does."""
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer"]
+    subprocess.run([browser, *flags, f"--print-to-pdf={pdf.resolve()}", address], check=True, capture_output=True)
+
+
+def write_handouts(site: Path, folder: Path) -> None:
+    """A PDF for each chapter, and one of all. Raises: ValueError: there is no Chromium."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        raise ValueError(f"no Chromium prints the sheets; open {site / 'handouts.html'} in a browser and print there")
+    folder.mkdir(parents=True, exist_ok=True)
+    page = (site / "handouts.html").resolve()
+    numbers = re.findall('id="handout-([0-9]+)"', page.read_text(encoding="utf-8"))
+    for name, mark in [("all", ""), *((number, f"#handout-{number}") for number in numbers)]:
+        print_page(browser, f"{page.as_uri()}{mark}", folder / f"{name}.pdf")
+        print(folder / f"{name}.pdf")
+
+
+if __name__ == "__main__":
+    try:
+        write_handouts(Path(sys.argv[1]), Path(sys.argv[2]))
+    except ValueError as error:
+        sys.exit(f"handouts: {error}")
