@@ -22,7 +22,7 @@ from memkit.formats.rounding import encode, torch_overflow
 
 STEP = 1 << 20
 COMMIT_OF_THE_CODE = (
-    "git log -1 --format=%H -- memkit/formats/records.py memkit/formats/codes.py memkit/formats/rounding.py".split()
+    "git log -1 --format=%H -- memkit/formats/records.py memkit/formats/single.py memkit/formats/rounding.py".split()
 )
 
 

@@ -6,7 +6,7 @@ Normal and subnormal values differ by colour, by height and by a line of their o
 import math
 from pathlib import Path
 
-from memkit.formats.codes import all_values
+from memkit.formats.decoding import all_values
 from memkit.formats.reading import number_text
 from memkit.formats.records import get_format
 from memkit.pictures.axes import Scale

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from memkit.formats.codes import all_values
+from memkit.formats.decoding import all_values
 from memkit.formats.records import get_format
 from memkit.pictures.colours import LOOKS, OKABE_ITO
 from memkit.pictures.svg import GREY, Chart

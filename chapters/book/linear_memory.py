@@ -18,7 +18,7 @@ docs/features/low_precision_training/introduction.
 from dataclasses import dataclass
 
 from memkit.formats.records import tensor_bytes
-from memkit.low_precision.fp8 import SCALINGS
+from memkit.low_precision.scaling import SCALINGS
 from memkit.models import ModelConfig
 from memkit.units import as_one_of
 

@@ -5,7 +5,8 @@ Chapter 02 is written with this room. It knows bits and numbers, and nothing of 
 Reading order:
 
 - ``records``: a format as a record of ten facts, from which the rest follows; the bits of a dtype by torch's name
-- ``codes``: from codes to values and back, one value in plain Python, and arrays of codes
+- ``single``: one value at a time in plain Python: decode, and round to the nearest
+- ``decoding``: from codes to values: every bit pattern of a format
 - ``rounding``: from values to codes: nearest even, toward zero, stochastic; overflow by torch's version
 - ``reading``: one code read aloud: its fields, its value, the next values on both sides
 - ``blocks``: values that share a scale: INT8, INT4, NF4, MX and NVFP4

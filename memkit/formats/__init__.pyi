@@ -7,12 +7,9 @@ from .blocks import (
     block_amax as block_amax,
     quantize as quantize,
 )
-from .codes import (
+from .decoding import (
     all_values as all_values,
-    code_fields as code_fields,
     decode as decode,
-    decode_one as decode_one,
-    encode_one as encode_one,
 )
 from .records import (
     FORMATS as FORMATS,
@@ -39,4 +36,9 @@ from .rounding import (
 from .running_sums import (
     running_sum as running_sum,
     sticking_point as sticking_point,
+)
+from .single import (
+    code_fields as code_fields,
+    decode_one as decode_one,
+    encode_one as encode_one,
 )

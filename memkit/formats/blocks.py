@@ -27,7 +27,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from memkit.formats.codes import decode
+from memkit.formats.decoding import decode
 from memkit.formats.records import FORMATS, FloatFormat, Format, get_format
 from memkit.formats.rounding import as_real, encode, round_to
 from memkit.units import as_one_of, bytes_of

@@ -5,8 +5,8 @@ import operator
 from dataclasses import dataclass
 from decimal import Decimal
 
-from memkit.formats.codes import check_code, code_fields, decode_one, encode_one
 from memkit.formats.records import FloatFormat, Format, get_format
+from memkit.formats.single import check_code, code_fields, decode_one, encode_one
 
 MOST_DIGITS = 17
 

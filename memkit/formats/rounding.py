@@ -9,7 +9,7 @@ Source: IEEE 754-2019, section 4.3 (directions; ties where there is one digit) a
 
 import numpy as np
 
-from memkit.formats.codes import decode
+from memkit.formats.decoding import decode
 from memkit.formats.records import FloatFormat, Format, TableFormat, check_overflow, get_format
 from memkit.units import as_one_of
 

@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
-from memkit.formats.codes import decode_one, encode_one
 from memkit.formats.records import FloatFormat, get_format
+from memkit.formats.single import decode_one, encode_one
 
 MAX_MANTISSA_BITS = 24
 

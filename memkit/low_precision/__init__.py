@@ -7,7 +7,8 @@ Reading order:
 - ``autocast``: the policies of CUDA's autocast, operation by operation
 - ``loss_scaling``: what FP16 makes of gradients at each scale
 - ``sixteen_bit_adamw``: a master copy, or Kahan's sum: AdamW on weights of 16 bits
-- ``fp8``: factor, cast, product and layer in eight or four bits
+- ``scaling``: amax to factor: per tensor, row and block, MX and NVFP4, current and delayed
+- ``fp8``: cast, product and layer in eight or four bits
 """
 
 from memkit import front_door

@@ -8,19 +8,21 @@ from .autocast import (
 )
 from .fp8 import (
     FP8_RECIPES as FP8_RECIPES,
-    SCALINGS as SCALINGS,
-    DelayedScale as DelayedScale,
     Fp8Linear as Fp8Linear,
     Fp8Recipe as Fp8Recipe,
     cast_to as cast_to,
     convert_to_fp8 as convert_to_fp8,
-    factors_from as factors_from,
-    relative_error as relative_error,
-    scale_to as scale_to,
 )
 from .loss_scaling import (
     ScaledGradients as ScaledGradients,
     scale_gradients as scale_gradients,
+)
+from .scaling import (
+    SCALINGS as SCALINGS,
+    DelayedScale as DelayedScale,
+    factors_from as factors_from,
+    relative_error as relative_error,
+    scale_to as scale_to,
 )
 from .sixteen_bit_adamw import (
     SixteenBitAdamW as SixteenBitAdamW,

@@ -2,9 +2,9 @@
 
 import math
 
-from memkit.formats.codes import check_code, encode_one
 from memkit.formats.reading import CodeReading, Nearest, nearest_in, number_text, parse_number, read_code
 from memkit.formats.records import FORMATS, FloatFormat, get_format
+from memkit.formats.single import check_code, encode_one
 from memkit.pictures.bits import COMPARED, explorer_figure, note_on
 from memkit.units import as_whole_number
 from memkit.widgets.explorer import Bits, Choice, Entry, Explorer, Switch, View

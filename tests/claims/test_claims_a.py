@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from book.claims import rounds_to
-from memkit.formats.codes import decode
+from memkit.formats.decoding import decode
 from memkit.formats.records import tensor_bytes
 from memkit.formula.activations import activation_bytes
 from memkit.formula.estimate import estimate_memory

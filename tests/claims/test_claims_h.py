@@ -8,7 +8,8 @@ from torchao.float8 import Float8LinearConfig
 
 from book.claims import rounds_to
 from memkit.cards import CARDS, MIN_CAPABILITY
-from memkit.low_precision.fp8 import FP8_RECIPES, SCALINGS, DelayedScale
+from memkit.low_precision.fp8 import FP8_RECIPES
+from memkit.low_precision.scaling import SCALINGS, DelayedScale
 
 E4M3 = "float8_e4m3fn"
 

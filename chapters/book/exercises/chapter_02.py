@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
-from memkit.formats.codes import decode
+from memkit.formats.decoding import decode
 from memkit.formats.records import FORMATS
 from memkit.formats.rounding import encode, round_to
 from memkit.formats.running_sums import running_sum

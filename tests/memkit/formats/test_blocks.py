@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from memkit.formats.blocks import BLOCK_FORMATS, quantize
-from memkit.formats.codes import decode
+from memkit.formats.decoding import decode
 from memkit.formats.records import FORMATS
 
 NVFP4_ALONE = dataclasses.replace(BLOCK_FORMATS["nvfp4"], has_tensor_scale=False)

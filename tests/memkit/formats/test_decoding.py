@@ -1,11 +1,11 @@
-"""``memkit.formats.codes`` against ml_dtypes, numpy and torch: every code of every format of up to 16 bits."""
+"""``memkit.formats.decoding`` against ml_dtypes, numpy and torch: every code of every format of up to 16 bits."""
 
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
 
-from memkit.formats.codes import all_values, decode
+from memkit.formats.decoding import all_values, decode
 from memkit.formats.records import FORMATS, FloatFormat
 
 NARROW = [name for name, fmt in FORMATS.items() if fmt.bits <= 16]

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from memkit.formats.codes import all_values, decode
+from memkit.formats.decoding import all_values, decode
 from memkit.formats.reading import read_code
 from memkit.formats.records import FORMATS, FloatFormat
 

@@ -1,4 +1,4 @@
-"""``memkit.formats.codes`` against ml_dtypes and numpy; every code is held by test_decoding."""
+"""``memkit.formats.single`` against ml_dtypes and numpy; every code is held by test_decoding."""
 
 import math
 import subprocess
@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from narrow_formats import NARROW, ml_dtypes_overflow
 
-from memkit.formats.codes import all_values, code_fields, decode_one, encode_one
+from memkit.formats.decoding import all_values
 from memkit.formats.reading import read_code
 from memkit.formats.records import FORMATS
 from memkit.formats.rounding import encode
+from memkit.formats.single import code_fields, decode_one, encode_one
 
 SHORT = [name for name, fmt in FORMATS.items() if fmt.bits <= 16]
 NUMPY = {"float16": np.float16} | {name: getattr(ml_dtypes, name) for name in NARROW if name != "float16"}

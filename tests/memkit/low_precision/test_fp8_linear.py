@@ -11,14 +11,12 @@ from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
 from memkit.low_precision.fp8 import (
     FP8_RECIPES,
-    SCALINGS,
     DelayedFactor,
-    DelayedScale,
     Fp8Linear,
     cast_to,
     convert_to_fp8,
-    scale_to,
 )
+from memkit.low_precision.scaling import SCALINGS, DelayedScale, scale_to
 
 TOKENS, INPUTS, OUTPUTS = 256, 384, 128
 TORCHAO = {"tensor": "tensorwise", "row": "rowwise", "row_wide_wgrad": "rowwise_with_gw_hp"}

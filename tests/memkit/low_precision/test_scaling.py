@@ -12,7 +12,7 @@ from torchao.prototype.mx_formats.mx_tensor import to_mx
 from torchao.prototype.mx_formats.nvfp4_tensor import nvfp4_quantize, per_tensor_amax_to_scale
 
 from memkit.formats.blocks import BLOCK_FORMATS, RULES, Scaling, block_amax, quantize
-from memkit.low_precision.fp8 import SCALINGS, DelayedScale, factors_from, relative_error, scale_to
+from memkit.low_precision.scaling import SCALINGS, DelayedScale, factors_from, relative_error, scale_to
 
 E4M3, E5M2, E2M1 = "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"
 
