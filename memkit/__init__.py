@@ -3,8 +3,8 @@
 The kit of the book's chapters 00 to 06. What other people's programs need beside it (their scripts, plans, ranks,
 adapters, recordings) is ``stepscope``, which imports this package and is never imported by it.
 
-Reading order, from the bottom; a room imports only what stands above it here, and says in its own first lines what
-it holds and in which order to read it:
+Reading order, from the bottom. A module or folder imports only what stands above it here; a folder's own first lines
+say in which order to read it:
 
 - ``units``: bytes, counts and ratios as text; the only division of bytes
 - ``timeline``: the one type of the book: what is in memory at named instants, and the events in between
@@ -50,7 +50,7 @@ import lazy_loader
 __version__ = "1.0.0"
 
 
-def front_door(package: str, file: str) -> tuple:
+def lazy_names(package: str, file: str) -> tuple:
     """``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names are imported when asked for (PEP 562).
 
     The names stand in ``__init__.pyi`` beside ``file``, where an editor reads them too.
@@ -65,4 +65,4 @@ def front_door(package: str, file: str) -> tuple:
     return __getattr__, listed, every_name
 
 
-__getattr__, __dir__, __all__ = front_door(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

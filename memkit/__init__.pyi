@@ -1,4 +1,4 @@
-"""The names that this room offers: its door and an editor read this list."""
+"""The public names of this folder, imported when they are used; an editor reads this list too."""
 
 from .formats.records import FORMATS as FORMATS
 from .formats.rounding import round_to as round_to
@@ -48,4 +48,4 @@ from .units import (
 
 __version__: str
 
-def front_door(package: str, file: str) -> tuple: ...
+def lazy_names(package: str, file: str) -> tuple: ...

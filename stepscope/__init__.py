@@ -3,7 +3,8 @@
 It imports and extends ``memkit``, the kit of the book's chapters 00 to 06, which never imports it. Chapters 07 to 12
 are read with it, and ``stepscope report train.py`` answers for a script of your own.
 
-Reading order, from the bottom; a room imports only what stands above it here, and whatever it likes of ``memkit``:
+Reading order, from the bottom. A module or folder imports only what stands above it here, and whatever it likes of
+``memkit``:
 
 - ``setup``: what is trained: a ``Job`` is a ``TrainingSetup`` with adapters and a place where its optimizer steps
 - ``experts``: a mixture of experts in place of an MLP: its shape, and its step on paper
@@ -25,10 +26,10 @@ The names below are the front door, loaded when they are used. ``import stepscop
 """
 
 from memkit import __version__ as __version__
-from memkit import front_door
+from memkit import lazy_names
 
 # The kit's formula finds a job by its type, experts and steps by their names: from here on.
 from stepscope import experts, optimizers
 from stepscope.formula import job
 
-__getattr__, __dir__, __all__ = front_door(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

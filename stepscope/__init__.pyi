@@ -1,4 +1,4 @@
-"""The names that this package offers: its door and an editor read this list."""
+"""The public names of this package, imported when they are used; an editor reads this list too."""
 
 from .allocator.snapshots import read_snapshot as read_snapshot
 from .allocator.replay import replay_trace as replay_trace

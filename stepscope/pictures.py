@@ -13,7 +13,7 @@ from memkit.pictures.planes import point
 from memkit.pictures.svg import GREY, PAPER, Chart, text_width
 from memkit.timeline import PARTS
 from memkit.units import MIB, format_bytes
-from stepscope.allocator.film import Film, Piece, Row, Still
+from stepscope.allocator.film import AllocatorState, Film, Piece, Row
 from stepscope.fitting.plans import PlansFound
 
 MAX_ROWS = 14
@@ -28,13 +28,13 @@ def allocator_picture(film: Film, index: int | None = None, room: int = 0) -> Ch
     Segments by address from top to bottom, and below them allocated and reserved bytes. Blocks tell their bytes. A
     ``room`` for so many segments keeps its height, and rows of more stand closer.
     """
-    still = film.still(len(film) if index is None else index)
-    widest_bytes = max((row.size for each in film.stills for row in each.rows), default=MIB)
-    num_rows = min(max(3, *(len(each.rows) for each in film.stills)), MAX_ROWS)
+    state = film.state(len(film) if index is None else index)
+    widest_bytes = max((row.size for each in film.states for row in each.rows), default=MIB)
+    num_rows = min(max(3, *(len(each.rows) for each in film.states)), MAX_ROWS)
     bottom = 62 + ROW * (room or num_rows)
     each_row = min(ROW, (bottom - 62) / num_rows)
-    chart = Chart(800, bottom + 122, f"event {still.index} of {len(film)}")
-    words = still.words
+    chart = Chart(800, bottom + 122, f"event {state.index} of {len(film)}")
+    words = state.words
     while text_width(words, 12) > 780:
         words = words.removesuffix(" …").rpartition(" ")[0] + " …"
     chart.words(10, 41, words, 12)
@@ -42,22 +42,22 @@ def allocator_picture(film: Film, index: int | None = None, room: int = 0) -> Ch
     step = max(MIB, 1 << max(widest_bytes // 8 - 1, 1).bit_length())
     ticks = [(x(tick), format_bytes(tick, 0)) for tick in range(0, widest_bytes + 1, step)]
     chart.row(ticks, bottom + 1, 10.5, shade=GREY)
-    rows = still.rows if len(still.rows) <= num_rows else still.rows[: num_rows - 1]
+    rows = state.rows if len(state.rows) <= num_rows else state.rows[: num_rows - 1]
     for number, row in enumerate(rows):
         y = 70 + each_row * number
         chart.words(90, y, f"{format_bytes(row.size, 0)} {_kind(row)}", 11, anchor="end")
         for piece in row.pieces:
             _draw_piece(chart, piece, x, y)
-    if len(rows) < len(still.rows):
-        chart.words(90, 70 + each_row * (num_rows - 1), f"{len(still.rows) - len(rows)} more", 11, anchor="end")
-    _draw_totals(chart, still, film, bottom + 36)
+    if len(rows) < len(state.rows):
+        chart.words(90, 70 + each_row * (num_rows - 1), f"{len(state.rows) - len(rows)} more", 11, anchor="end")
+    _draw_totals(chart, state, film, bottom + 36)
     parts = [(LOOKS[part], part.replace("_", " ")) for part in PARTS]
     chart.legend([*parts, (REST, "unasked rest"), ((PAPER, ""), "hole")], 10, bottom + 106, 790, 10.5)
-    segments = "1 segment" if len(still.rows) == 1 else f"{len(still.rows)} segments"
+    segments = "1 segment" if len(state.rows) == 1 else f"{len(state.rows)} segments"
     chart.alt = (
-        f"After event {still.index} of {len(film)}: {still.words}. {segments}, "
-        f"{format_bytes(still.allocated_bytes)} allocated, {format_bytes(still.reserved_bytes)} reserved, "
-        f"largest hole {format_bytes(still.largest_hole_bytes)}."
+        f"After event {state.index} of {len(film)}: {state.words}. {segments}, "
+        f"{format_bytes(state.allocated_bytes)} allocated, {format_bytes(state.reserved_bytes)} reserved, "
+        f"largest hole {format_bytes(state.largest_hole_bytes)}."
     )
     return chart
 
@@ -87,16 +87,16 @@ def _draw_piece(chart: Chart, piece: Piece, x: Scale, y: float) -> None:
         chart.words((left + right - rest) / 2, y, piece.label, 10, anchor="middle", boxed=True)
 
 
-def _draw_totals(chart: Chart, still: Still, film: Film, top: float) -> None:
+def _draw_totals(chart: Chart, state: AllocatorState, film: Film, top: float) -> None:
     """Two bars: what blocks use, what segments hold, and the card's line."""
     capacity = film.capacity_bytes
-    most = max(*(each.reserved_bytes for each in film.stills), capacity or 0, MIB)
+    most = max(*(each.reserved_bytes for each in film.states), capacity or 0, MIB)
     x = Scale(low=0, high=most, start=98, end=500)
     card = f" of the card's {format_bytes(capacity)}" if capacity else ""
-    hole = f", largest hole {format_bytes(still.largest_hole_bytes)}" if still.hole_bytes else ""
+    hole = f", largest hole {format_bytes(state.largest_hole_bytes)}" if state.hole_bytes else ""
     totals = (
-        ("allocated", still.allocated_bytes, (OKABE_ITO[5], ""), hole),
-        ("reserved", still.reserved_bytes, (OKABE_ITO[7], "///"), card),
+        ("allocated", state.allocated_bytes, (OKABE_ITO[5], ""), hole),
+        ("reserved", state.reserved_bytes, (OKABE_ITO[7], "///"), card),
     )
     for row, (name, size, look, more) in enumerate(totals):
         y = top + 10 + 24 * row

@@ -33,11 +33,11 @@ Reading order:
 
 import os
 
-from memkit import front_door
+from memkit import lazy_names
 
 if os.environ.get("MEMKIT_GPU_GIB"):  # a shared card: every chapter imports this package before it uses one
     from memkit.measure import cap_gpu_when_used
 
     cap_gpu_when_used()
 
-__getattr__, __dir__, __all__ = front_door(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -1,6 +1,6 @@
 """Number formats: what a pattern of bits means, what rounding to it loses, and what a block's scale buys.
 
-Chapter 02 is written with this room. It knows bits and numbers, and nothing of networks; numpy is its only library.
+Chapter 02 is written with this folder. It knows bits and numbers, and nothing of networks; numpy is its only library.
 
 Reading order:
 
@@ -13,6 +13,6 @@ Reading order:
 - ``running_sums``: sums that stick
 """
 
-from memkit import front_door
+from memkit import lazy_names
 
-__getattr__, __dir__, __all__ = front_door(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -18,6 +18,6 @@ Reading order:
 - ``estimate``: bytes at each instant of a step: ``estimate_memory``
 """
 
-from memkit import front_door
+from memkit import lazy_names
 
-__getattr__, __dir__, __all__ = front_door(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -11,6 +11,6 @@ Reading order:
 - ``fp8``: cast, product and layer in eight or four bits
 """
 
-from memkit import front_door
+from memkit import lazy_names
 
-__getattr__, __dir__, __all__ = front_door(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

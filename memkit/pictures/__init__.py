@@ -1,8 +1,8 @@
 """Pictures of memory and of bits, drawn once: live in a widget, stored in a page, and in ``figures/``.
 
 What a reader would plot, a chapter plots with matplotlib in its own cell, with the style ``book.book``; colours of
-things with a name are in ``COLOUR`` for both. A picture here takes what the rooms above computed and holds no formula.
-It is a ``Chart``: text, which a page draws. Loads neither torch nor matplotlib.
+things with a name are in ``COLOUR`` for both. A picture here takes what the modules above computed and holds no
+formula. It is a ``Chart``: text, which a page draws. Loads neither torch nor matplotlib.
 
 Reading order:
 
@@ -15,6 +15,6 @@ Reading order:
 - ``bits``: one code, bit by bit, and a number in many formats
 """
 
-from memkit import front_door
+from memkit import lazy_names
 
-__getattr__, __dir__, __all__ = front_door(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -13,6 +13,6 @@ Reading order:
 - ``flops``: FLOPs as torch's own counter sees them
 """
 
-from memkit import front_door
+from memkit import lazy_names
 
-__getattr__, __dir__, __all__ = front_door(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

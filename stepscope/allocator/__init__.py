@@ -11,6 +11,6 @@ Reading order:
 - ``film``: the allocator step by step, in words and rows, and a few short stories worth watching
 """
 
-from memkit import front_door
+from memkit import lazy_names
 
-__getattr__, __dir__, __all__ = front_door(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -1,4 +1,4 @@
-"""The names that this room offers: its door and an editor read this list."""
+"""The public names of this folder, imported when they are used; an editor reads this list too."""
 
 from .caching import (
     AllocatorConfig as AllocatorConfig,
@@ -9,7 +9,7 @@ from .caching import (
 from .film import (
     STORIES as STORIES,
     Film as Film,
-    Still as Still,
+    AllocatorState as AllocatorState,
     growing_story as growing_story,
     holes_story as holes_story,
     rounding_story as rounding_story,

@@ -1,7 +1,7 @@
 """The allocator step by step, for the lab and the pictures of chapter 07: its state after each event of a trace.
 
-A ``Still`` says in words what just happened and holds what a picture needs: segments, the blocks in them, the holes
-between.
+An ``AllocatorState`` says in words what just happened and holds what a picture needs: segments, the blocks in them,
+the holes between.
 
 The lab plays four short stories. A story is a list of moves: a block's name, its bytes and its part where it is
 allocated, and its name alone where it is freed.
@@ -40,7 +40,7 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Still:
+class AllocatorState:
     """The allocator after ``index`` events."""
 
     index: int
@@ -58,7 +58,7 @@ class Still:
 
 
 class Film:
-    """A short trace played through the allocator: a still after each event, up to the one that finds no room."""
+    """A short trace played through the allocator: a state after each event, up to the one that finds no room."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Film:
         self.events, self.capacity_bytes = tuple(events), capacity_bytes
         self.allocator = CachingAllocator(config, Driver(capacity_bytes))
         self.player = Player(self.allocator)
-        self.stills: list[Still] = []
+        self.states: list[AllocatorState] = []
         self._add("an empty card")
         for event in self.events:
             start = len(self.allocator.trace)
@@ -83,18 +83,18 @@ class Film:
     def __len__(self) -> int:
         return len(self.events)
 
-    def still(self, index: int) -> Still:
+    def state(self, index: int) -> AllocatorState:
         """The state after the first ``index`` events; after a failure nothing more happens."""
         if not 0 <= index <= len(self.events):
             raise ValueError(f"index={index} is outside 0 to {len(self.events)}")
-        return self.stills[min(index, len(self.stills) - 1)]
+        return self.states[min(index, len(self.states) - 1)]
 
     def _add(self, words: str, new: Event | None = None) -> None:
         """The allocator as it is now, after the event ``new``."""
         born_at = dict(self.player.live.values())
         holes = [block.size for block in self.allocator.blocks.values() if block.is_free and block.mapped]
-        self.stills.append(Still(
-            index=len(self.stills),
+        self.states.append(AllocatorState(
+            index=len(self.states),
             words=words,
             rows=tuple(_row(run, born_at, new) for run in self.allocator.segments()),
             allocated_bytes=self.allocator.allocated_bytes,

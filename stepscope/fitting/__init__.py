@@ -17,6 +17,6 @@ Reading order:
 - ``plans``: every plan for a job, the unbeaten ones, and the one to take
 """
 
-from memkit import front_door
+from memkit import lazy_names
 
-__getattr__, __dir__, __all__ = front_door(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -6,6 +6,6 @@ Reading order:
 - ``job``: what a job keeps between steps, what it moves to the host, how it runs
 """
 
-from memkit import front_door
+from memkit import lazy_names
 
-__getattr__, __dir__, __all__ = front_door(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -8,6 +8,6 @@ Reading order:
 - ``job``: a job's step: LoRA beside frozen weights, experts, an optimizer that steps in the backward
 """
 
-from memkit import front_door
+from memkit import lazy_names
 
-__getattr__, __dir__, __all__ = front_door(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -1,4 +1,4 @@
-"""The names that this room offers: its door and an editor read this list."""
+"""The public names of this folder, imported when they are used; an editor reads this list too."""
 
 from .job import (
     LoRALinear as LoRALinear,

@@ -10,6 +10,6 @@ Reading order:
 - ``traffic``: bytes that a step sends, and when computing hides them
 """
 
-from memkit import front_door
+from memkit import lazy_names
 
-__getattr__, __dir__, __all__ = front_door(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -1,4 +1,4 @@
-"""The command line ``stepscope``, and what only it uses. No other room imports this one; chapter 10 calls its ``fit``.
+"""The command line ``stepscope``, and what only it uses. No other module imports it; chapter 10 calls its ``fit``.
 
 A training script is followed until its second step, reported on, and traced again with what would help. Loads torch
 where a program is traced.
@@ -14,6 +14,6 @@ Reading order:
 - ``command_line``: ``main``: from the words of a shell to text and an exit code
 """
 
-from memkit import front_door
+from memkit import lazy_names
 
-__getattr__, __dir__, __all__ = front_door(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

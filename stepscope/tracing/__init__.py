@@ -19,6 +19,6 @@ Reading order:
 - ``trace``: ``trace_script``: every allocation of a step
 """
 
-from memkit import front_door
+from memkit import lazy_names
 
-__getattr__, __dir__, __all__ = front_door(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -47,7 +47,7 @@ class Progress:
 TOLD_FROM = 0.01
 """A compiled step is told from this part of the peak on."""
 
-class Besides(LeftOut):
+class ScriptLeftOut(LeftOut):
     """What the kit's trace leaves out, and compiled steps; told once, in warnings."""
 
     def __init__(self):

@@ -10,9 +10,9 @@ is stopped or is killed harms as little as one that ends. Four parts, in this or
   write with: https://docs.kernel.org/userspace-api/landlock.html
 - ``ScratchDisk``: what is found at a path: a file in the scratch folder if the program has written it, the disk's if
   not, and nothing if it was removed.
-- ``DOORS``: Python's functions that reach files (``open``, those of ``os``, ``io.FileIO``), through which ``pathlib``,
-  ``shutil``, ``tempfile``, ``logging``, ``pickle`` and numpy go. ``put_in_place`` replaces each wherever a loaded
-  module holds it.
+- ``REDIRECTED``: Python's functions that reach files (``open``, those of ``os``, ``io.FileIO``), through which
+  ``pathlib``, ``shutil``, ``tempfile``, ``logging``, ``pickle`` and numpy go. ``put_in_place`` replaces each wherever
+  a loaded module holds it.
 - ``LIBRARIES``: functions that open files in C, with the argument that names the file. An audit hook sees what comes
   another way, such as another program that is started, and refuses it before it happens.
 """
@@ -122,7 +122,7 @@ CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME")
 """Names in the environment of folders to which libraries download; ``~/.cache`` where none is named."""
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-HAS_DOORS = os.name == "posix"
+CAN_REDIRECT = os.name == "posix"
 """On Windows paths have other rules: there is no scratch folder over them, and what would write is refused."""
 
 REFUSED: list[str] = []
@@ -398,7 +398,7 @@ def mode_of(path: str) -> int | None:
 
 
 class State(threading.local):
-    """Whether this thread is inside one of the doors below, where ``os`` is the real one."""
+    """Whether this thread is inside one of the replacements below, where ``os`` is the real one."""
 
     is_inside = False
 
@@ -411,7 +411,7 @@ STATE = State()
 
 @contextmanager
 def seeing(is_real: bool) -> Iterator[None]:
-    """What runs here sees the real disk, or goes through the doors again."""
+    """What runs here sees the real disk, or goes through the replacements again."""
     before, STATE.is_inside = STATE.is_inside, is_real
     try:
         yield
@@ -419,11 +419,11 @@ def seeing(is_real: bool) -> Iterator[None]:
         STATE.is_inside = before
 
 
-def as_door(real: Callable, through: Callable[..., object]) -> Callable:
+def redirected(real: Callable, through: Callable[..., object]) -> Callable:
     """A function of Python's that goes through the disk while there is one: ``through(disk, real, ...)``."""
 
     @functools.wraps(real)
-    def door(*args, **kwargs):
+    def replacement(*args, **kwargs):
         if not ON or STATE.is_inside:
             return real(*args, **kwargs)
         with seeing(is_real=True):
@@ -436,8 +436,8 @@ def as_door(real: Callable, through: Callable[..., object]) -> Callable:
 
     for known in (os.supports_fd, os.supports_dir_fd, os.supports_follow_symlinks, os.supports_effective_ids):
         if real in known:
-            known.add(door)
-    return door
+            known.add(replacement)
+    return replacement
 
 
 def openers_of_numpy() -> dict:
@@ -446,29 +446,29 @@ def openers_of_numpy() -> dict:
     return getattr(getattr(source, "_file_openers", None), "_file_openers", {})
 
 
-def put_in_place(stack: ExitStack, doors: dict[int, object]) -> None:
-    """Put the doors wherever a loaded module holds what they stand for, and take them back when the stack ends."""
+def put_in_place(stack: ExitStack, replacements: dict[int, object]) -> None:
+    """Put each wherever a loaded module holds what it stands for, and take it back when the stack ends."""
     classes = [kind for module in (tempfile, glob) for kind in vars(module).values() if isinstance(kind, type)]
     homes = [module for module in list(sys.modules.values()) if module is not None]
     openers = openers_of_numpy()
     for name, value in list(openers.items()):
-        if id(value) in doors:
+        if id(value) in replacements:
             stack.callback(openers.__setitem__, name, value)
-            openers[name] = doors[id(value)]
+            openers[name] = replacements[id(value)]
     for home in (*homes, *classes):
         names = getattr(home, "__dict__", None)
         if names is None or getattr(home, "__name__", "").startswith("stepscope.tracing.scratch_"):
             continue
         for name, value in list(names.items()):
             is_static = type(value) is staticmethod  # of the classes of glob, since Python 3.13
-            door = doors.get(id(value.__func__ if is_static else value))
-            if door is not None and value is not door:
+            replacement = replacements.get(id(value.__func__ if is_static else value))
+            if replacement is not None and value is not replacement:
                 stack.callback(setattr, home, name, value)
-                setattr(home, name, staticmethod(door) if is_static else door)
+                setattr(home, name, staticmethod(replacement) if is_static else replacement)
             defaults = getattr(value, "__defaults__", None) if home in classes else None
-            if defaults and any(id(default) in doors for default in defaults):
+            if defaults and any(id(default) in replacements for default in defaults):
                 stack.callback(setattr, value, "__defaults__", defaults)
-                value.__defaults__ = tuple(doors.get(id(default), default) for default in defaults)
+                value.__defaults__ = tuple(replacements.get(id(default), default) for default in defaults)
 
 
 def at(disk: ScratchDisk, path: object, folder: int | None) -> object:
@@ -478,7 +478,7 @@ def at(disk: ScratchDisk, path: object, folder: int | None) -> object:
     return os.path.join(disk.folder_of(folder), os.fsdecode(path))
 
 
-# --- Python's doors: each is given the disk, the real function and its arguments -----------------------------------
+# --- Python's functions: each is given the disk, the real function and its arguments --------------------------------
 
 
 def reads(disk, real, path=".", *args, dir_fd=None, **kwargs):
@@ -642,7 +642,7 @@ def opens(disk, real, file, mode="r", *args, **kwargs):
     if isinstance(file, int) or not isinstance(mode, str):
         return real(file, mode, *args, **kwargs)
     opener = kwargs.get("opener") or (args[5] if len(args) > 5 else None)
-    if opener:  # it makes the file by a door of its own
+    if opener:  # it makes the file by a function of its own
         def through_door(_, flags):
             with seeing(is_real=False):
                 return opener(file, flags)
@@ -669,14 +669,14 @@ class AnyFileIO(type):
 
 
 FILE_IO = io.FileIO
-FILE_DOOR = functools.partial(as_door, through=opens)
+FILE_DOOR = functools.partial(redirected, through=opens)
 
 
 class FileIO(io.FileIO, metaclass=AnyFileIO):
     """In place of ``io.FileIO``; a class, as programs derive from it."""
 
 
-DOORS = {
+REDIRECTED = {
     reads: "stat lstat access readlink statvfs pathconf getxattr listxattr",
     changes: "chmod lchmod chown lchown utime truncate setxattr removexattr chflags lchflags",
     makes: "mkdir mkfifo mknod", makes_link: "symlink", links: "link", removes: "remove unlink rmdir",
@@ -689,17 +689,17 @@ DOORS = {
 @functools.cache
 def all_doors() -> dict[int, object]:
     """By the ``id`` of each function of Python's, what stands in its place."""
-    doors = {}
-    for through, names in DOORS.items():
+    replacements = {}
+    for through, names in REDIRECTED.items():
         for name in names.split():
             if hasattr(REAL, name):
-                doors[id(getattr(REAL, name))] = as_door(getattr(REAL, name), through)
-    doors[id(REAL.getcwd)] = as_door(REAL.getcwd, lambda disk, real: disk.cwd)
-    doors[id(REAL.getcwdb)] = as_door(REAL.getcwdb, lambda disk, real: os.fsencode(disk.cwd))
-    doors[id(io.open)] = as_door(io.open, opens)
-    doors[id(io.open_code)] = as_door(io.open_code, lambda disk, real, path: real(disk.found(path)))
-    doors[id(FILE_IO)] = FileIO
-    return doors
+                replacements[id(getattr(REAL, name))] = redirected(getattr(REAL, name), through)
+    replacements[id(REAL.getcwd)] = redirected(REAL.getcwd, lambda disk, real: disk.cwd)
+    replacements[id(REAL.getcwdb)] = redirected(REAL.getcwdb, lambda disk, real: os.fsencode(disk.cwd))
+    replacements[id(io.open)] = redirected(io.open, opens)
+    replacements[id(io.open_code)] = redirected(io.open_code, lambda disk, real, path: real(disk.found(path)))
+    replacements[id(FILE_IO)] = FileIO
+    return replacements
 
 
 # --- libraries that open files in C -------------------------------------------------------------------------------
@@ -709,7 +709,7 @@ def whole(disk: ScratchDisk, path: object, mode: str) -> object:
     """The real path for C: mode "r" only reads, "w" writes anew, "a" goes on from what is there."""
     if not isinstance(path, (str, bytes, os.PathLike)):
         return path
-    if not HAS_DOORS:
+    if not CAN_REDIRECT:
         if mode != "r" and not may_change(disk, path):
             raise LeavesTheDisk(f"writes {os.fsdecode(path)!r}")
         return path
@@ -719,7 +719,7 @@ def whole(disk: ScratchDisk, path: object, mode: str) -> object:
 
 
 def at_argument(number: int, name: str, mode: str | Callable[[tuple, dict], str]) -> Callable:
-    """A door for a function whose argument of this number, or name, is a file."""
+    """A replacement for a function whose argument of this number, or name, is a file."""
 
     def through(disk, real, *args, **kwargs):
         wanted = mode if isinstance(mode, str) else mode(args, kwargs)
@@ -748,7 +748,7 @@ def connects(disk, real, database, *args, **kwargs):
     uri, _, query = name.removeprefix("file:").partition("?")
     is_uri = kwargs.get("uri") and name.startswith("file:")
     path = uri if is_uri else name
-    if path in ("", ":memory:") or "mode=memory" in query or not HAS_DOORS:
+    if path in ("", ":memory:") or "mode=memory" in query or not CAN_REDIRECT:
         return real(database, *args, **kwargs)
     for beside in ("-wal", "-shm", "-journal"):
         if disk.mode(disk.place(path + beside)) is not None:
@@ -765,7 +765,7 @@ LARGE_BYTES = 2**26
 
 def maps(disk, real, kind, filename, dtype="uint8", mode="r+", *args, **kwargs):
     """``np.memmap``: what is written to a large file stays in this mapping alone."""
-    if mode in ("r+", "readwrite") and isinstance(filename, (str, bytes, os.PathLike)) and HAS_DOORS:
+    if mode in ("r+", "readwrite") and isinstance(filename, (str, bytes, os.PathLike)) and CAN_REDIRECT:
         found = disk.found(filename)
         is_below = not found.startswith(disk.home)
         if is_below and mode_of(found) is not None and REAL.stat(found).st_size > LARGE_BYTES:
@@ -817,12 +817,12 @@ LIBRARIES = {
     "soundfile": {"SoundFile.__init__": at_argument(1, "file", mode_at(2))},
     "lmdb": {"open": CHANGE(0, "path"), "Environment": CHANGE(0, "path")},
 }
-"""By module: functions that open a file in C, and the door of each."""
+"""By module: functions that open a file in C, and the replacement of each."""
 
 
 def look(disk: ScratchDisk, stack: ExitStack) -> None:
     """Lead the libraries that have been loaded since through the disk."""
-    doors = {}
+    replacements = {}
     for module in [name for name in disk.waiting if name in sys.modules]:
         for name, through in disk.waiting.pop(module).items():
             home, _, last = name.rpartition(".")
@@ -831,13 +831,13 @@ def look(disk: ScratchDisk, stack: ExitStack) -> None:
             if real is None:
                 continue
             if home:
-                door = as_door(real, through)
+                replacement = redirected(real, through)
                 is_static = isinstance(vars(owner).get(last), staticmethod)
-                stack.enter_context(patch.object(owner, last, staticmethod(door) if is_static else door))
+                stack.enter_context(patch.object(owner, last, staticmethod(replacement) if is_static else replacement))
             else:
-                doors[id(real)] = as_door(real, through)
-    if doors:
-        put_in_place(stack, doors)
+                replacements[id(real)] = redirected(real, through)
+    if replacements:
+        put_in_place(stack, replacements)
 
 
 # --- other programs -------------------------------------------------------------------------------------------------
@@ -880,7 +880,7 @@ def is_only_read(command: object) -> bool:
 
 
 def spawns(*_, **__):
-    """A process of Python's own that starts empty has no doors."""
+    """A process of Python's own that starts empty has no replacements."""
     raise LeavesTheDisk("starts a process by 'spawn' or 'forkserver'")
 
 
@@ -897,7 +897,7 @@ def may_change(disk: ScratchDisk, path: object, folder: int = -1) -> bool:
     except OSError:
         return True  # a system that does not tell what is open
     path = os.path.join(REAL.getcwd(), os.fsdecode(path))
-    if not HAS_DOORS:  # "C:\\..."
+    if not CAN_REDIRECT:  # "C:\\..."
         path, home = os.path.normcase(os.path.abspath(path)), os.path.normcase(os.path.join(disk.home, ""))
         return path.startswith((home, "\\\\.\\")) or os.path.basename(path) in ("nul", "con")
     if not path.startswith("/") or disk.is_outside(path):
@@ -943,7 +943,7 @@ def refuse_past_the_doors(event: str, args: tuple) -> None:
                     continue
                 path = text
             if not may_change(disk, path, folder):
-                raise LeavesTheDisk(f"{event} of {text!r} past Python's own doors")
+                raise LeavesTheDisk(f"{event} of {text!r} past Python's own functions")
 
 
 def words_of(command: object) -> str:
@@ -971,7 +971,7 @@ def prepare(disk: ScratchDisk, stack: ExitStack) -> None:
         return function
 
     starts = [importlib.import_module(f"multiprocessing.{name}").Popen
-              for name in ("popen_forkserver", "popen_spawn_posix") if HAS_DOORS]
+              for name in ("popen_forkserver", "popen_spawn_posix") if CAN_REDIRECT]
     names = {"TMPDIR": disk.temp, SWITCH: "1", "GIT_OPTIONAL_LOCKS": "0", "HF_HUB_DISABLE_XET": "1"}
     for change in (
         patch.dict(os.environ, names),
@@ -1005,7 +1005,7 @@ def on_scratch_disk() -> Iterator[ScratchDisk]:
         stack.callback(remove_scratch, disk)
         stack.callback(REAL.chdir, disk.started_in)
         prepare(disk, stack)
-        put_in_place(stack, all_doors() if HAS_DOORS else {})
+        put_in_place(stack, all_doors() if CAN_REDIRECT else {})
         ON.append(disk)
         stack.callback(ON.remove, disk)
         yield disk

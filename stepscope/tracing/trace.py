@@ -27,7 +27,7 @@ from stepscope.tracing.cpu import fake_cpu_for_script
 from stepscope.tracing.cuda import pretend_cuda_for_script
 from stepscope.tracing.evaluations import Evaluations
 from stepscope.tracing.host import META, Place, Places, place_named
-from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE, Besides, Progress, ScriptLog, as_compiled
+from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE, Progress, ScriptLeftOut, ScriptLog, as_compiled
 from stepscope.tracing.patched import Patches
 from stepscope.tracing.refusals import NeedsValues, not_followed, refuse_dtypes, refuse_unseen
 from stepscope.tracing.scratch_disk import REFUSED, on_scratch_disk
@@ -110,7 +110,7 @@ class ScriptTracer(kit.Tracer):
 
     def forget(self) -> None:
         super().forget()
-        self.log, self.left_out = ScriptLog(), Besides()
+        self.log, self.left_out = ScriptLog(), ScriptLeftOut()
         self.missing: dict[int, str] = {}  # by optimizer
         self.lines = Lines(trace_script.__code__)
         self.lines.foreign_files |= OWN_FILES

@@ -9,6 +9,6 @@ Reading order:
 - ``sharding_explorer``: a model on 1 to 512 ranks, one stage after another
 """
 
-from memkit import front_door
+from memkit import lazy_names
 
-__getattr__, __dir__, __all__ = front_door(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -6,7 +6,7 @@ from typing import ClassVar
 from memkit.units import MIB, format_bytes
 from memkit.widgets.explorer import Choice, Explorer, Number, Switch, View
 from stepscope.allocator.caching import AllocatorConfig
-from stepscope.allocator.film import STORIES, Film, Still
+from stepscope.allocator.film import STORIES, AllocatorState, Film
 from stepscope.pictures import allocator_picture
 
 OPENING, CARD_MIB = "a training step", 96
@@ -30,7 +30,7 @@ class AllocatorLab(Explorer, verdict=(85,), status=(112, 425)):
     plays: ClassVar = {"step": 700}
 
     def __init__(self, **values):
-        end = film_of(OPENING, False, CARD_MIB).stills[-1].index
+        end = film_of(OPENING, False, CARD_MIB).states[-1].index
         self.controls = {
             "story": Choice("Story", list(STORIES), OPENING),
             "step": Number("Event", end, low=0, high=end),
@@ -44,34 +44,34 @@ class AllocatorLab(Explorer, verdict=(85,), status=(112, 425)):
         """Beyond the last event that happens, that event."""
         state = {**self.state, **changes}
         card = state["card_mib"] if state["limited"] else None
-        end = film_of(state["story"], state["expandable"], card).stills[-1].index
+        end = film_of(state["story"], state["expandable"], card).states[-1].index
         return {**changes, "step": min(state["step"], end)}
 
     def view(self, story: str, step: int, expandable: bool, limited: bool, card_mib: int) -> View:
         """The allocator after ``step`` events; beyond the story's end, its end."""
         film = film_of(story, expandable, card_mib if limited else None)
-        still, end = film.still(min(step, len(film))), film.stills[-1].index
+        state, end = film.state(min(step, len(film))), film.states[-1].index
         rows = [("segment", "size", "in use", "blocks", "largest hole")]
-        for number, row in enumerate(still.rows, start=1):
+        for number, row in enumerate(state.rows, start=1):
             used = [piece for piece in row.pieces if not piece.is_free]
             hole = max((piece.size for piece in row.pieces if piece.is_free), default=0)
             sizes = (row.size, sum(piece.size for piece in used))
             rows.append((str(number), *map(format_bytes, sizes), str(len(used)), format_bytes(hole) if hole else "–"))
-        said = words(still, len(film))
-        return View(chart=allocator_picture(film, still.index, room=8), words=said, table=rows, ends={"step": end})
+        said = words(state, len(film))
+        return View(chart=allocator_picture(film, state.index, room=8), words=said, table=rows, ends={"step": end})
 
 
-def words(still: Still, num_events: int) -> tuple[str, ...]:
+def words(state: AllocatorState, num_events: int) -> tuple[str, ...]:
     """What happened, and what the two totals mean now."""
-    first = f"Event {still.index} of {num_events}: {still.words}."
-    totals = f"{format_bytes(still.allocated_bytes)} allocated, {format_bytes(still.reserved_bytes)} reserved."
-    if still.failure:
-        if not still.hole_bytes:
-            return first, f"{totals} Nothing is free inside segments.", still.failure
-        free = f"{format_bytes(still.hole_bytes)} are free inside segments"
-        largest = f"the largest hole has {format_bytes(still.largest_hole_bytes)}"
-        return first, f"{totals} {free}, but {largest}.", still.failure
-    if not still.hole_bytes:
+    first = f"Event {state.index} of {num_events}: {state.words}."
+    totals = f"{format_bytes(state.allocated_bytes)} allocated, {format_bytes(state.reserved_bytes)} reserved."
+    if state.failure:
+        if not state.hole_bytes:
+            return first, f"{totals} Nothing is free inside segments.", state.failure
+        free = f"{format_bytes(state.hole_bytes)} are free inside segments"
+        largest = f"the largest hole has {format_bytes(state.largest_hole_bytes)}"
+        return first, f"{totals} {free}, but {largest}.", state.failure
+    if not state.hole_bytes:
         return first, f"{totals} Every reserved byte is in use."
-    largest = f"largest hole {format_bytes(still.largest_hole_bytes)}"
-    return first, f"{totals} {format_bytes(still.hole_bytes)} are free inside segments, {largest}."
+    largest = f"largest hole {format_bytes(state.largest_hole_bytes)}"
+    return first, f"{totals} {format_bytes(state.hole_bytes)} are free inside segments, {largest}."

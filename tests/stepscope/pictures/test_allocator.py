@@ -24,62 +24,62 @@ def test_every_still_tiles_its_segments_and_adds_up(name, config):
             live = {**live, event.block: event.num_bytes} if event.num_bytes > 0 else live
             if event.num_bytes < 0:
                 assert -event.num_bytes == live.pop(event.block)
-        still = film.still(index)
-        pieces = [piece for row in still.rows for piece in row.pieces]
-        for row in still.rows:
+        state = film.state(index)
+        pieces = [piece for row in state.rows for piece in row.pieces]
+        for row in state.rows:
             ends = [piece.offset + piece.size for piece in row.pieces]
             assert [piece.offset for piece in row.pieces] == [0, *ends[:-1]]
             assert ends[-1] == row.size
         used = [piece for piece in pieces if not piece.is_free]
-        assert still.reserved_bytes == sum(piece.size for piece in pieces)
-        assert still.allocated_bytes == sum(piece.size for piece in used)
+        assert state.reserved_bytes == sum(piece.size for piece in pieces)
+        assert state.allocated_bytes == sum(piece.size for piece in used)
         assert sorted(live.values()) == sorted(piece.size - piece.rest_bytes for piece in used)
-        assert still.largest_hole_bytes == max((p.size for p in pieces if p.is_free), default=0)
-    assert not still.failure
+        assert state.largest_hole_bytes == max((p.size for p in pieces if p.is_free), default=0)
+    assert not state.failure
 
 
 def test_what_is_no_film_is_refused():
     with pytest.raises(ValueError, match="index=57 is outside 0 to 56"):
-        Film(step_story()).still(57)
+        Film(step_story()).state(57)
     with pytest.raises(ValueError, match="at least one event"):
         Film([])
 
 
 def test_the_stories_show_what_they_promise():
     rounding = Film(rounding_story())
-    small, w, embedding, y = rounding.still(len(rounding)).rows
+    small, w, embedding, y = rounding.state(len(rounding)).rows
     assert small.is_small and not w.is_small
     assert [piece.size for piece in small.pieces[:1]] == [512]
     assert embedding.pieces[0].rest_bytes == 1 * MIB
     assert y.pieces[0].rest_bytes == MIB // 2
 
     holes = Film(holes_story(), capacity_bytes=90 * MIB)
-    last = holes.still(len(holes))
+    last = holes.state(len(holes))
     assert "out of memory" in last.words and "Tried to allocate 24.00 MiB" in last.failure
     assert last.hole_bytes > 24 * MIB > last.largest_hole_bytes
-    assert holes.stills[-1] is last
+    assert holes.states[-1] is last
 
     plain, growing = Film(growing_story()), Film(growing_story(), EXPANDABLE)
-    assert plain.still(len(plain)).reserved_bytes == (24 + 20 + 24 + 28 + 32 + 36 + 40) * MIB
-    assert growing.still(len(growing)).reserved_bytes == 80 * MIB
+    assert plain.state(len(plain)).reserved_bytes == (24 + 20 + 24 + 28 + 32 + 36 + 40) * MIB
+    assert growing.state(len(growing)).reserved_bytes == 80 * MIB
 
 
 @pytest.mark.parametrize("name", STORIES)
 @pytest.mark.parametrize("index", [0, 5, None])
 def test_what_is_drawn_is_what_the_allocator_holds(name, index):
     film = Film(STORIES[name](), capacity_bytes=96 * MIB)
-    still = film.still(len(film) if index is None else index)
+    state = film.state(len(film) if index is None else index)
     chart = allocator_picture(film, index)
-    pieces = [piece for row in still.rows[:MAX_ROWS] for piece in row.pieces]
+    pieces = [piece for row in state.rows[:MAX_ROWS] for piece in row.pieces]
     blocks = [(int(mark.data["bytes"]), mark.data["part"]) for mark in marks_of(chart, "part")]
     assert blocks == [(piece.size, piece.part or "not attributed") for piece in pieces if not piece.is_free]
     holes = [int(mark.data["hole"]) for mark in marks_of(chart, "hole")]
     assert holes == [piece.size for piece in pieces if piece.is_free]
-    widest = max(row.size for number in range(len(film) + 1) for row in film.still(number).rows)
+    widest = max(row.size for number in range(len(film) + 1) for row in film.state(number).rows)
     for mark in marks_of(chart, "part"):
         assert mark.at("width") == pytest.approx(684 * int(mark.data["bytes"]) / widest, abs=0.11)
     totals = [int(mark.data["bytes"]) for mark in marks_of(chart, "bytes") if "part" not in mark.data]
-    assert totals == [still.allocated_bytes, still.reserved_bytes]
+    assert totals == [state.allocated_bytes, state.reserved_bytes]
 
 
 def test_more_segments_than_rows_are_counted():

@@ -238,7 +238,7 @@ assert np.memmap("data/tokens.bin", np.uint8, "r", offset=10).size == 990
 
 def test_where_there_is_no_scratch_disk_what_would_write_is_refused(tree, monkeypatch):
     """Windows, whose paths have other rules: tried here without doors."""
-    monkeypatch.setattr(module_of_disk, "HAS_DOORS", False)
+    monkeypatch.setattr(module_of_disk, "CAN_REDIRECT", False)
     before = seen(tree)
     text = """
 import tempfile
