@@ -45,6 +45,7 @@ from .recordings import (
     find_recording as find_recording,
     load_recordings as load_recordings,
     load_runs as load_runs,
+    recorded as recorded,
     recorded_or_words as recorded_or_words,
     save_recording as save_recording,
 )

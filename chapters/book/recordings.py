@@ -1,9 +1,11 @@
 """A GPU run kept as a file: the numbers, the timelines, and which card, driver and torch they came from.
 
-A reader without a GPU sees a recorded run beside the formula and the trace, named as recorded. Where none
-exists a chapter says so in words. Nothing measured stands without its machine and its date.
+A reader without a GPU sees a recorded run beside the formula and the trace, named as recorded: one of ``make record``,
+or one that somebody else has published with its program (``recorded``). Nothing measured stands without its machine
+and its date.
 """
 
+import csv
 import datetime
 import json
 import math
@@ -174,6 +176,42 @@ def recorded_or_words(chapter: str, name: str, card: str | None = None, folder: 
         "On a machine with one, run `make record` in the book's folder.\n"
         f"Then this cell shows {shown}."
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardRun:
+    """A run that somebody has measured on a card and published, beside what this package predicts for its program.
+
+    ``rows`` are (what, predicted bytes, measured bytes): a moment of a step, or a program among several.
+    """
+
+    card: str
+    torch: str
+    date: str
+    program: str
+    source: str
+    licence: str
+    rows: tuple[tuple[str, int, int], ...]
+
+    def __str__(self) -> str:
+        return f"{self.program}.\nMeasured on a card ({self.card}, torch {self.torch}) by {self.source}, {self.date}."
+
+
+def recorded(chapter: str, name: str) -> CardRun:
+    """What a CUDA cell shows where there is no card, from ``chapters/recordings/card_runs.csv``.
+
+    Raises: ValueError: no run has this name.
+
+    >>> run = recorded("05", "zero_grad")
+    >>> run.card, run.rows[1][1:]  # predicted and measured bytes
+    ('not named', (24609349120, 24607903232))
+    """
+    lines = (FOLDER / "card_runs.csv").read_text(encoding="utf-8").splitlines()
+    found = [row for row in csv.DictReader(lines[1:]) if (row["chapter"], row["name"]) == (chapter, name)]
+    if not found:
+        raise ValueError(f"chapter={chapter!r}, name={name!r}: card_runs.csv in {FOLDER.name} has no such run")
+    rows = tuple((row["row"], int(row["predicted_bytes"]), int(row["measured_bytes"])) for row in found)
+    return CardRun(**{key: found[0][key] for key in ("card", "torch", "date", "program", "source", "licence")}, rows=rows)
 
 
 def load_runs(name: str) -> tuple[dict, dict]:
