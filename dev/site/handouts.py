@@ -52,7 +52,7 @@ def blank_timeline() -> str:
     return (
         "<h3>A step of your own run</h3><p>Model ____________ micro-batch ______ tokens ______ recipe ____________ "
         "card ____________. Write sizes on the axis, draw a line for the card, then the upper edge of memory. Mark the "
-        "three moments at which the peak can be, and write W, G, S, activations and temporaries where they are.</p>"
+        "four moments at which the peak can be, and write W, G, S, activations and temporaries where they are.</p>"
         f"{picture}"
     )
 

@@ -104,14 +104,14 @@ def model_states(parameters: int, kept: dict[str, float]) -> tuple[float, float,
     return kept["weight"] * parameters, kept["gradient"] * parameters, means * parameters
 
 
-def after_the_backward(weights: float, gradients: float, states: float) -> tuple[float, float]:
-    """What is in use at the end of the backward, and inside ``foreach`` AdamW."""
-    return two_moments(weights + gradients + states, weights)
+def after_the_backward(weights: float, gradients: float, states: float, tied_tables: float) -> tuple[float, float]:
+    """What is in use at the end of the backward, with the tables of a tied head, and inside ``foreach`` AdamW."""
+    return two_moments(weights + gradients + states, tied_tables, weights)
 
 
-def two_moments(lasting: float, temporaries: float) -> tuple[float, float]:
-    """The end of the backward and the optimizer's step, from what both have and what the second has besides."""
-    return lasting, lasting + temporaries
+def two_moments(lasting: float, tied_tables: float, temporaries: float) -> tuple[float, float]:
+    """The end of the backward and the optimizer's step, from what both have and what each has besides."""
+    return lasting + tied_tables, lasting + temporaries
 
 
 def start_of_backward(
@@ -160,25 +160,33 @@ EXERCISES = (
         tolerance=1e-3,
         hides_results=True,
         probes=(
-            (10**9, 3 * 10**9, 2 * 10**9), (2 * 10**10, 5 * 10**9, 4 * 10**10),  # a mean is as large as the weights
-            (13_476_831_232, 13_476_831_232, 26_953_662_464),
+            (10**9, 3 * 10**9, 2 * 10**9, 0), (2 * 10**10, 5 * 10**9, 4 * 10**10, 7 * 10**8),  # a mean is as large as W
+            (13_476_831_232, 13_476_831_232, 26_953_662_464, 524_288_000),
         ),
         because="Neither depends on the batch: the activations are gone.",
         letters={"at": two_moments},
-        also=("at(weights + gradients + states, states / 2)",),
+        also=("at(weights + gradients + states, tied_tables, states / 2)",),
         table="""
-        at(weights + gradients + states, 0) :: The temporaries of foreach are missing: one value for every weight.
-        at(weights + states, weights) :: The gradients are missing. They are there until zero_grad frees them.
-        at(weights + gradients + states, 2 * weights) :: You counted both means, or the temporaries twice. foreach
-            adds one value for each weight.
-        at(weights + gradients + states, gradients) :: The temporaries are as large as the weights. Gradients have the
-            same size in some recipes, but not in all.
-        (weights + gradients + states, 2 * weights + states) :: The gradients are there in the optimizer's step as
-            well, until zero_grad frees them.
-        at(weights + gradients + states, weights)[::-1] :: Both are right, in the other order: first the end of the
-            backward.
-        weights + gradients + states ; 2 * weights + gradients + states :: That is one of the two. Return both: the
-            end of the backward, and inside the optimizer's step.
+        at(weights + gradients + states, tied_tables, 0) :: The temporaries of foreach are missing: one value for every
+            weight.
+        at(weights + gradients + states, 0, weights) :: The tables of a tied head are missing: at the end of the
+            backward its two gradients and their sum are there together.
+        at(weights + gradients + states, tied_tables, weights + tied_tables) :: The tables of a tied head are there
+            while its two gradients are added. When the backward has returned only the sum is left, and G counts it.
+        at(weights + gradients + states, 0, weights + tied_tables) :: The tables of a tied head belong to the other
+            moment: its two gradients are added while the backward runs.
+        at(weights + states, tied_tables, weights) :: The gradients are missing. They are there until zero_grad frees
+            them.
+        at(weights + gradients + states, tied_tables, 2 * weights) :: You counted both means, or the temporaries twice.
+            foreach adds one value for each weight.
+        at(weights + gradients + states, tied_tables, gradients) :: The temporaries are as large as the weights.
+            Gradients have the same size in some recipes, but not in all.
+        (weights + gradients + states + tied_tables, 2 * weights + states) :: The gradients are there in the
+            optimizer's step as well, until zero_grad frees them.
+        at(weights + gradients + states, tied_tables, weights)[::-1] :: Both are right, in the other order: first the
+            end of the backward.
+        weights + gradients + states + tied_tables ; 2 * weights + gradients + states :: That is one of the two.
+            Return both: the end of the backward, and inside the optimizer's step.
         """,
     ),
     FunctionExercise(
@@ -191,7 +199,7 @@ EXERCISES = (
             (13_476_831_232, 26_953_662_464, 10_240_000_000, 2048, 32_000, 2),
             (497_759_232, 995_518_464, 1_250_000_000, 1024, 50_257, 4),
         ),
-        because="This is the only one of the three that grows with the batch.",
+        because="It grows with the batch; the two of exercise 1.b do not.",
         parts="""
         weights :: the weights
         states :: the states
