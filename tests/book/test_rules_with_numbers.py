@@ -8,11 +8,18 @@ import torch
 from cells import CHAPTERS, after_setup, texts_of
 from torch import nn
 
-from memkit import TrainingSetup, block_ledger, bytes_per_parameter, count_parameters, estimate_memory, models
+from memkit import (
+    TrainingSetup,
+    block_ledger,
+    bytes_per_parameter,
+    count_parameters,
+    estimate_memory,
+    models,
+    recipes,
+    strategies,
+)
 from memkit.formula import count_by_kind
-from memkit.recomputation import step_flops
-from memkit.recomputation.costs import blocks_ledger
-from memkit.setup import recipes, strategies
+from memkit.recomputation import blocks_ledger, step_flops
 
 PUBLISHED = [
     model for name, model in vars(models).items()
