@@ -9,7 +9,15 @@ async function search() {
     said.textContent = "Searching …";  // the index is fetched once
     index = fetch("search.json").then((answer) => answer.json());
   }
-  const { titles, entries } = words.length ? await index : { entries: [] };
+  let titles, entries = [];
+  try {
+    if (words.length) ({ titles, entries } = await index);
+  } catch {
+    index = undefined;  // the next letter asks again
+    list.hidden = true;
+    said.textContent = "The search could not be fetched. Type on to try again.";
+    return;
+  }
   const best = new Map();  // one place for each heading
   for (const [page, anchor, heading, text] of entries) {
     const [stem, title] = titles[page], name = `${title}: ${heading}`;
@@ -84,7 +92,7 @@ unfold();
 for (const form of document.querySelectorAll("form.filter")) {
   const places = [...document.querySelectorAll(form.dataset.of)], count = form.querySelector("output");
   form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("input", () => {
+  const filter = () => {
     const words = form.words.value.toLowerCase().split(/\s+/).filter(Boolean), verdict = form.verdict?.value;
     let left = 0;
     for (const place of places) {
@@ -93,7 +101,9 @@ for (const form of document.querySelectorAll("form.filter")) {
       left += !place.hidden;
     }
     count.textContent = `${left} of ${places.length} shown`;
-  });
+  };
+  form.addEventListener("input", filter);
+  addEventListener("pageshow", () => (form.words.value || form.verdict?.value) && filter());  // kept over *Back*
 }
 if (document.querySelector("[data-panel], .exercise")) import("./live.mjs");
 const films = document.querySelectorAll("[data-film]");
@@ -106,10 +116,14 @@ if (films.length) {
   }));
 }
 
-// The first page's answer: looked up, never computed here.
+// The first page's answer: looked up, never computed here. What the menus do not name is not shown.
 const asking = document.querySelector("form.answer");
 if (asking) {
   let answers, prices;
+  const menus = [asking.model, asking.card], place = asking.querySelector(".asked");
+  const wait = document.createElement("p"), again = document.createElement("button");
+  const chosen = () => menus.map((menu) => menu.value).join("/");
+  let shown = menus.map((menu) => [...menu.options].find((option) => option.defaultSelected).value).join("/");
   const lines = [...asking.querySelectorAll("tbody tr")], addressOf = (model, card) => `fit/${model}-on-${card}.html`.replaceAll(" ", "-");
   const press = (way) => {
     lines.forEach((line, number) => line.querySelector("button").setAttribute("aria-pressed", number === way));
@@ -117,12 +131,34 @@ if (asking) {
   };
   const load = async () => {
     answers ??= fetch(asking.dataset.answers).then((file) => file.json());
-    prices = (await answers).prices;
+    try {
+      prices = (await answers).prices;
+    } catch (error) {
+      answers = undefined;  // the next one who asks fetches again
+      throw error;
+    }
     return (await answers).of;
   };
+  const stale = (isStale) => {
+    asking.classList.toggle("is-stale", isStale);
+    wait.hidden = !isStale;
+    place.hidden = isStale;
+  };
   const answer = async () => {
-    const model = asking.model.value, card = asking.card.value, { asked, said, rows, bars, first } = (await load())[model][card];
-    asking.querySelector(".asked").textContent = asked;
+    const wanted = chosen(), [model, card] = menus.map((menu) => menu.value);
+    stale(wanted !== shown);
+    if (wanted === shown) return;
+    wait.textContent = "Looking it up …";
+    let found;
+    try {
+      found = (await load())[model][card];
+    } catch {
+      wait.replaceChildren("The answers could not be fetched. ", again);
+      return;
+    }
+    if (chosen() !== wanted) return;  // who chose again is answered then
+    const { asked, said, rows, bars, first } = found;
+    place.textContent = asked;
     asking.querySelector(".said strong").textContent = said;
     lines.forEach((line, way) => {
       const [bar, ...cells] = line.querySelectorAll("td");
@@ -131,15 +167,27 @@ if (asking) {
     });
     press(first);
     asking.querySelector(".link").href = addressOf(model, card);
+    shown = wanted;
+    stale(false);
   };
-  lines.forEach((line, way) => line.querySelector("button").addEventListener("click", async () => { await load(); press(way); }));
+  wait.className = "quiet asked";
+  wait.setAttribute("role", "status");
+  wait.hidden = true;
+  place.before(wait);
+  again.type = "button";
+  again.textContent = "Try again";
+  again.addEventListener("click", answer);
+  lines.forEach((line, way) => line.querySelector("button").addEventListener("click", () => load().then(() => press(way), () => {
+    asking.querySelector(".price").textContent = "What it costs could not be fetched. Press again.";
+  })));
   const linked = new URLSearchParams(location.search).get("fit")?.match(/^([^/]+)\/(.+)$/);
   if (linked) {
     for (const [menu, wanted] of [[asking.model, linked[1]], [asking.card, linked[2]]]) {
       if ([...menu.options].some((option) => option.value === wanted)) menu.value = wanted;
     }
-    answer();
   }
+  answer();
+  for (const event of ["pageshow", "online"]) addEventListener(event, answer);  // menus kept over *Back*; a network again
   asking.addEventListener("submit", (event) => event.preventDefault());
   asking.addEventListener("input", answer);
 }

@@ -4,7 +4,7 @@ import helper from "./live/in_page.mjs";
 
 const { liveMb, liveBytes } = document.body.dataset;
 const waiting = new Map(), listeners = new Set();
-let worker, count = 0;
+let worker, hasAnswered, count = 0;
 
 export function ask(call, ...given) {
   worker ??= startWorker();
@@ -18,19 +18,26 @@ function startWorker() {
   const started = new Worker(new URL("./worker.mjs", import.meta.url), { type: "module" });
   started.onmessage = ({ data: { number, fetched, answer, error } }) => {
     if (fetched) return listeners.forEach((listener) => listener(fetched / liveBytes));
+    if (error && !hasAnswered) return dropWorker(error);
+    hasAnswered = true;
     const { resolve, reject } = waiting.get(number);
     waiting.delete(number);
     if (error) reject(new Error(error));
     else resolve(answer);
   };
-  started.onerror = () => {
-    for (const { reject } of waiting.values()) reject(new Error("the worker did not start"));
-    waiting.clear();
-  };
+  started.onerror = () => dropWorker("the worker does not run");
   return started;
 }
 
-// A line that offers to start Python, shows how far it is, and says what went wrong.
+// A worker that could not fetch its Python, or has died, answers nobody again: the next who asks starts another.
+function dropWorker(words) {
+  worker.terminate();
+  worker = hasAnswered = undefined;
+  for (const { reject } of waiting.values()) reject(new Error(words));
+  waiting.clear();
+}
+
+// A line that offers to start Python, shows how far it is, and says what went wrong; then it can be pressed again.
 function starter(place, words, begin) {
   const button = document.createElement("button"), bar = document.createElement("progress");
   const said = document.createElement("span");
@@ -40,7 +47,8 @@ function starter(place, words, begin) {
   bar.setAttribute("aria-label", "Python is being fetched");
   bar.hidden = true;
   place.append(button, bar, said);
-  button.onclick = async () => {
+  const press = async () => {
+    if (button.hidden) return;  // it starts already
     const follow = (share) => { bar.value = Math.min(share, 1); };
     button.hidden = true;
     bar.hidden = false;
@@ -48,16 +56,31 @@ function starter(place, words, begin) {
     listeners.add(follow);
     try {
       await begin();
-      place.replaceChildren(said);
       said.textContent = "";
     } catch (error) {
       said.textContent = `Python could not be started: ${error.message}`;
+      button.textContent = "Try again";
       button.hidden = false;
     }
     bar.hidden = true;
     listeners.delete(follow);
   };
-  return said;
+  button.onclick = press;
+  return { said, button, press };
+}
+
+// The moves that were drawn ahead: the opening, and what each changes.
+async function fetchMoves(address) {
+  const answer = await fetch(address);
+  if (!answer.ok) throw new Error(answer.statusText);
+  return new Response(answer.body.pipeThrough(new DecompressionStream("gzip"))).json();
+}
+
+// A browser keeps what was chosen over *Back* and reload; the picture is the opening's.
+function asWritten(element) {
+  if (element.matches("select")) element.selectedIndex = [...element.options].findIndex((option) => option.defaultSelected);
+  else if (element.matches("[type=checkbox]")) element.checked = element.defaultChecked;
+  else if (element.matches("input")) element.value = element.defaultValue;
 }
 
 function show(element, facts) {
@@ -72,14 +95,19 @@ function show(element, facts) {
 
 class Panel {
   constructor(place) {
-    Object.assign(this, { place, key: `panel-${++count}`, shown: {}, moves: new Map(), order: new Set() });
+    Object.assign(this, { place, key: `panel-${++count}`, shown: {}, moves: new Map(), made: new Map() });
     for (const element of place.querySelectorAll(".controls :is(select, input, button)")) {
       element.disabled = false;
+      asWritten(element);
       if (element.dataset.play) element.onclick = () => this.play(element);
       else element.addEventListener(element.matches("[type=range]") ? "input" : "change", () => this.moved(element));
     }
     helper.render({ model: { send: ({ pick }) => this.ask("picked", pick) }, el: place.querySelector(".memkit-panel > *") });
-    this.said = starter(place.querySelector(".live"), "Move all controls together", () => this.start());
+    this.python = starter(place.querySelector(".live"), "Move all controls together", () => this.start());
+    this.said = this.python.said;
+    this.again = document.createElement("button");
+    Object.assign(this.again, { type: "button", textContent: "Try again", hidden: true, onclick: () => this.drawnAhead() });
+    this.said.after(this.again);
     this.offerLink();
     this.openLinked();
   }
@@ -109,7 +137,7 @@ class Panel {
     said.setAttribute("role", "status");
     button.onclick = async () => {
       const link = new URL(location.href.split(/[?#]/)[0]);
-      const moved = [...this.order], place = ({ dataset }) => (moved.indexOf(dataset.id) + 1 || moved.length + 1);
+      const moved = [...this.made.keys()], place = ({ dataset }) => (moved.indexOf(dataset.id) + 1 || moved.length + 1);
       for (const element of this.named.sort((one, other) => place(one) - place(other))) {
         if (this.text(element) !== opening.get(element)) link.searchParams.set(`${this.name}.${element.dataset.id}`, this.text(element));
       }
@@ -135,8 +163,7 @@ class Panel {
       else element.value = wanted;
       moved.push(element);
     }
-    for (const element of moved) this.moves.set(element.dataset.id, this.value(element));
-    this.order = new Set(moved.map((element) => element.dataset.id));
+    for (const element of moved) this.made.set(element.dataset.id, this.value(element));
     if (moved.length) this.drawnAhead();
   }
 
@@ -150,25 +177,32 @@ class Panel {
   moved(element) {
     if (element.matches("[type=number]") && !Number.isFinite(Number(element.value || "x"))) return;
     if (element.matches("[type=range]")) element.closest(".number").querySelector("[type=number]").value = element.value;
-    this.moves.set(element.dataset.id, this.value(element));
-    this.order.delete(element.dataset.id);
-    this.order.add(element.dataset.id);
-    return this.live ? this.answer() : this.drawnAhead();
+    const { id } = element.dataset;
+    this.made.delete(id);  // the last to move stands last
+    this.made.set(id, this.value(element));
+    if (!this.live) return this.drawnAhead();
+    this.moves.set(id, this.made.get(id));
+    return this.answer();
   }
 
   async drawnAhead() {
     this.stale(true);
-    this.ahead ??= fetch(this.place.dataset.moves)
-      .then((answer) => new Response(answer.body.pipeThrough(new DecompressionStream("gzip"))).json());
-    const [opening, moves] = await this.ahead, [[control, value]] = this.moves;
-    const changes = this.moves.size === 1 ? moves[`${control} ${JSON.stringify(value)}`] : undefined;
-    if (this.live) return;
-    if (!changes) {  // two controls at once, or a number that is typed: only Python knows
-      return this.place.querySelector(".live button")?.click();
+    let opening, moves;
+    try {
+      [opening, moves] = await (this.ahead ??= fetchMoves(this.place.dataset.moves));
+    } catch {
+      this.ahead = undefined;
+      this.failed("The answers could not be fetched.");
+      this.again.hidden = false;
+      return;
     }
+    if (this.live) return;
+    const made = [...this.made].filter(([id, value]) => value !== opening[id].value);
+    const changes = made.length ? moves[made.map(([id, value]) => `${id} ${JSON.stringify(value)}`).join()] : {};
+    if (!changes) return this.python.press();  // two controls at once, or a number that is typed: only Python knows
     this.stale(false);
     this.said.textContent = "";
-    const back = Object.keys(this.shown).filter((id) => !(id in changes)).map((id) => [id, opening[id]]);
+    const back = Object.keys(this.shown ?? opening).filter((id) => !(id in changes)).map((id) => [id, opening[id]]);
     this.apply(Object.fromEntries([...back, ...Object.entries(changes)]));
     this.shown = changes;
   }
@@ -176,7 +210,16 @@ class Panel {
   // A picture of the settings before says so on itself until it is answered.
   stale(isStale) {
     this.place.classList.toggle("is-stale", isStale);
+    this.place.classList.remove("is-failed");
+    this.again.hidden = true;
     this.place.querySelector(".memkit-view").dataset.stale = "Not yet: still the settings before";
+  }
+
+  // Where no answer comes the one before is not shown: the menus do not name it.
+  failed(words) {
+    this.said.textContent = words;
+    this.place.classList.add("is-stale", "is-failed");
+    this.place.querySelector(".memkit-view").dataset.stale = "No answer for these settings";
   }
 
   apply(changes) {
@@ -188,15 +231,33 @@ class Panel {
 
   async start() {
     const { panel, arguments: given } = this.place.dataset;
-    this.apply(await ask("opened", this.key, panel, given));
+    this.again.hidden = true;
+    try {
+      this.apply(await ask("opened", this.key, panel, given));
+    } catch (error) {
+      if (this.place.matches(".is-stale")) this.failed("");
+      throw error;
+    }
     this.live = true;
+    this.moves = new Map(this.made);
     await this.answer();
     this.place.dataset.ready = "yes";
   }
 
   async ask(call, ...given) {
-    if (this.live) this.apply(await ask(call, this.key, ...given));
-    else this.said.textContent = "Press the button first: a click in the picture needs Python in this page.";
+    if (!this.live) {
+      this.said.textContent = "Press the button first: a click in the picture needs Python in this page.";
+      return;
+    }
+    try {
+      this.apply(await ask(call, this.key, ...given));
+    } catch (error) {  // the button starts it again, with all that the reader has moved
+      this.live = false;
+      this.moves.clear();
+      this.shown = null;  // it has changed more than was drawn ahead
+      this.failed(`Python has stopped: ${error.message}`);
+      Object.assign(this.python.button, { textContent: "Try again", hidden: false });
+    }
   }
 
   // Moves that are made while Python works are answered once, each control with its last value.
@@ -208,9 +269,10 @@ class Panel {
     while (this.moves.size) {
       const moves = [...this.moves];
       this.moves.clear();
-      for (const [name, value] of moves) await this.ask("moved", name, JSON.stringify(value));
+      for (const [name, value] of moves) if (this.live) await this.ask("moved", name, JSON.stringify(value));
     }
     this.works = false;
+    if (!this.live) return;
     this.stale(false);
     this.pause = setTimeout(() => this.ask("rested"), 500);
   }
@@ -245,6 +307,7 @@ function reserve(reply, texts) {
 function exercise(form) {
   const reply = form.querySelector(".reply"), replies = form.dataset.replies && JSON.parse(form.dataset.replies);
   const told = ({ status, text }) => `${status[0].toUpperCase()}${status.slice(1)}. ${text}`;
+  let python;
   const say = (answer) => { reply.textContent = told(answer); };
   const check = async () => {
     const answer = new FormData(form).get("answer")?.trim();
@@ -253,16 +316,17 @@ function exercise(form) {
     else say(await ask("checked", form.dataset.record, answer));
   };
   form.querySelector("fieldset").disabled = false;
+  form.addEventListener("input", () => { reply.textContent = ""; });  // it was another answer's
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    if (replies || form.dataset.ready) check();
-    else form.querySelector(".live button")?.click();
+    if (replies || form.dataset.ready) check().catch((error) => say({ status: "not checked", text: `${error.message}. Check again.` }));
+    else python.press();
   });
   if (replies) {
     const room = () => reserve(reply, Object.values(replies).map(told));
     room();
     addEventListener("resize", room);
-  } else starter(form.querySelector(".live"), "Check with Python", async () => {
+  } else python = starter(form.querySelector(".live"), "Check with Python", async () => {
     await check();
     form.dataset.ready = "yes";
     form.querySelector(".again").hidden = false;

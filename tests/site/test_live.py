@@ -12,7 +12,14 @@ from bs4 import BeautifulSoup
 from page_host import explorer_of
 
 from book.exercises import ChoiceExercise, NumberExercise, exercises_of
+from memkit.formula.estimate import estimate_memory
+from memkit.hardware.cards import CARDS
+from memkit.setup.models import PUBLISHED_MODELS
+from memkit.setup.recipes import AUTOCAST_BF16, OptimizerConfig
+from memkit.setup.training import TrainingSetup
+from memkit.units import format_bytes
 from memkit.widgets import panel as panels
+from stepscope.fitting.room import fit_on
 
 pytestmark = [pytest.mark.site, pytest.mark.browser]
 LIVE = (
@@ -247,6 +254,179 @@ def test_a_choice_is_answered_in_the_page_without_python(page, address, site):
         form.locator(f"[type=radio][value={letter}]").check()
         send.click()
         assert reply.inner_text() == f"{said['status'].capitalize()}. {said['text']}"
+
+
+def first_answer(page) -> tuple[str, str, bool]:
+    """Which model and card the menus of the first page name, and whether a line below them can be seen."""
+    form = page.locator("form.answer")
+    names = [form.locator(f"[name={name}]").evaluate("menu => menu.value") for name in ("model", "card")]
+    said = form.locator(".said strong")
+    return f"{names[0]}, all weights, on one {names[1]} (", said.inner_text(), said.is_visible()
+
+
+def panel_shows(place, reader: Reader) -> bool:
+    """Whether a panel's picture can be seen, and is that of the settings that its own menus name."""
+    for key, control in reader.panel.controls.items():
+        menu = place.locator(f"select[data-id={key}]")
+        if isinstance(control, ipywidgets.Dropdown) and menu.evaluate("menu => menu.selectedIndex") != control.index:
+            return False
+    picture = place.locator(".memkit-view svg").first
+    return picture.is_visible() and f'id="{picture.get_attribute("id")}"' in reader.panel.picture.value
+
+
+def test_after_back_the_first_page_answers_what_its_menus_name(page, address):
+    page.goto(f"{address}index.html")
+    form = page.locator("form.answer")
+    form.get_by_label("Model").select_option("Llama-2-7B")
+    form.get_by_label("Card").select_option("T4")
+    form.get_by_text("Llama-2-7B, all weights, on one T4").wait_for()
+    page.goto(f"{address}01_memory_breakdown.html")
+    page.go_back()
+    page.wait_for_function("document.querySelector('form.answer .asked[hidden]')")
+    asked, _, is_seen = first_answer(page)
+    assert is_seen and form.locator("p.asked:not([hidden])").inner_text().startswith(asked)
+
+
+def test_what_a_browser_keeps_over_back_is_not_named_above_a_panel_s_opening_picture(page, address):
+    """Firefox sets menus that have no name, and Chromium those with one, before the page's own program runs."""
+    another = page.context.new_page()
+    another.add_init_script("""document.addEventListener("readystatechange", () => {
+        if (document.readyState !== "interactive") return;
+        document.querySelector(".panel select[data-id=model]").selectedIndex = 1;
+        document.querySelector(".panel [type=number]").value = 77;
+    })""")
+    another.goto(f"{address}index.html")
+    place = another.locator(".panel").first
+    place.locator(".share").wait_for()
+    assert panel_shows(place, Reader("MemoryExplorer", {}))
+    number = place.locator("[type=number]").first
+    assert number.input_value() == number.get_attribute("value") != "77"
+    another.close()
+
+
+def test_after_back_the_claims_are_those_of_the_verdict_that_the_menu_names(page, address):
+    page.goto(f"{address}claims.html")
+    page.select_option("[name=verdict]", "wrong")
+    page.goto(f"{address}01_memory_breakdown.html")
+    page.go_back()
+    page.wait_for_load_state("load")
+    assert page.input_value("[name=verdict]") == "wrong"
+    page.locator("form.filter output", has_text=" of ").wait_for()
+    assert 0 < page.locator(".claim:visible").count() == page.locator(".claim[data-verdict=wrong]").count()
+
+
+@pytest.fixture
+def breaks(page):
+    """Makes the next ``times`` requests whose address has ``words`` fail, as without a network; all of them if 0."""
+    made = []
+
+    def abort(route):
+        route.abort()
+
+    def breaks(words: str, times: int = 0) -> None:
+        made.append(f"**/*{words}*")
+        page.context.route(made[-1], abort, times=times or None)
+
+    def over() -> None:
+        while made:
+            page.context.unroute(made.pop(), abort)
+
+    breaks.over = over
+    yield breaks
+    over()
+
+
+@pytest.mark.parametrize("way", ["button", "next choice", "network"])
+def test_where_the_first_page_s_answers_cannot_be_fetched_none_is_shown_and_they_can_be_asked_again(
+    way, page, address, breaks
+):
+    breaks("answers.json", times=1)
+    page.goto(f"{address}index.html")
+    form = page.locator("form.answer")
+    form.get_by_label("Model").select_option("Llama-2-7B")
+    form.get_by_text("could not be fetched").wait_for()
+    assert not first_answer(page)[2] and not any(form.locator(place).is_visible() for place in ("table", ".link"))
+    if way == "button":
+        form.get_by_role("button", name="Try again").click()
+    elif way == "next choice":
+        form.get_by_label("Card").select_option("T4")
+    else:
+        page.evaluate("dispatchEvent(new Event('online'))")
+    form.locator("p.asked:not([hidden])", has_text="Llama-2-7B").wait_for()
+    asked, said, is_seen = first_answer(page)
+    assert is_seen and form.locator("p.asked:not([hidden])").inner_text().startswith(asked)
+    setup = TrainingSetup(
+        model=PUBLISHED_MODELS["Llama-2-7B"], precision=AUTOCAST_BF16, seq_len=2048,
+        optimizer=OptimizerConfig(implementation="fused"),
+    )
+    card = CARDS[form.locator("[name=card]").evaluate("menu => menu.value")]
+    assert format_bytes(-fit_on(card, estimate_memory(setup).peak_bytes).expected_bytes, 1) in said
+
+
+@pytest.mark.parametrize("way", ["button", "next choice"])
+def test_where_a_panel_s_moves_cannot_be_fetched_it_shows_none_and_they_can_be_asked_again(way, page, address, breaks):
+    breaks("live/MemoryExplorer-", times=1)
+    page.goto(f"{address}index.html")
+    place, reader, wanted = page.locator(".panel").first, Reader("MemoryExplorer", {}), 1
+    place.locator("select[data-id=model]").select_option(index=1)
+    place.get_by_text("could not be fetched").wait_for()
+    hidden = place.locator(".memkit-view svg, .memkit-verdict, [data-id=status]")
+    assert not any(place.is_visible() for place in hidden.all())
+    if way == "button":
+        place.get_by_role("button", name="Try again").click()
+    else:
+        wanted = 5
+        place.locator("select[data-id=model]").select_option(index=wanted)
+    reader.move("model", wanted)
+    page.wait_for_function("!document.querySelector('.panel').matches('.is-stale, .is-failed')")
+    assert panel_shows(place, reader)
+
+
+def test_without_a_network_a_panel_shows_no_answer_to_two_controls_and_starts_python_when_it_is_back(
+    page, address, breaks
+):
+    page.goto(f"{address}index.html")
+    place, reader = page.locator(".panel").first, Reader("MemoryExplorer", {})
+    opening, other = reader.panel.controls["precision"].index, 0
+    assert opening != other
+    for key, value in (("model", 1), ("precision", other)):  # the second needs Python
+        place.locator(f"select[data-id={key}]").select_option(index=value)
+        page.wait_for_function("document.querySelector('.panel').matches('.is-failed, :not(.is-stale)')")
+        breaks("live/")
+    place.get_by_text("could not be started").wait_for()
+    assert not place.locator(".memkit-view svg").first.is_visible()
+    place.locator("select[data-id=precision]").select_option(index=opening)  # back to what was drawn ahead
+    page.wait_for_function("!document.querySelector('.panel').matches('.is-stale, .is-failed')")
+    reader.move("model", 1)
+    assert panel_shows(place, reader)
+    place.locator("select[data-id=precision]").select_option(index=other)
+    page.wait_for_function("document.querySelector('.panel').matches('.is-failed')")
+    breaks.over()
+    place.get_by_role("button", name="Try again").click()
+    page.wait_for_selector(".panel[data-ready]:not(.is-stale)")
+    reader.move("precision", other)
+    assert panel_shows(place, reader)
+
+
+def test_a_python_that_dies_is_started_again_with_all_that_was_moved(page, address):
+    page.goto(f"{address}index.html")
+    place, reader = page.locator(".panel").first, Reader("MemoryExplorer", {})
+    for key in ("model", "precision"):
+        place.locator(f"select[data-id={key}]").select_option(index=1)
+        reader.move(key, 1)
+    page.wait_for_selector(".panel[data-ready]:not(.is-stale)")
+    page.evaluate("""async () => {
+        const { ask } = await import("./live.mjs");
+        await ask("checked", "{}", "1").catch(() => {});  // an error of a call ends nothing
+        document.querySelector(".panel").live.key = "a key that this Python has never heard of";
+    }""")
+    place.locator("select[data-id=recomputation]").select_option(index=1)
+    reader.move("recomputation", 1)
+    place.get_by_text("Python has stopped").wait_for()
+    assert not place.locator(".memkit-view svg").first.is_visible()
+    place.get_by_role("button", name="Try again").click()
+    page.wait_for_function("!document.querySelector('.panel').matches('.is-stale, .is-failed')")
+    assert panel_shows(place, reader)
 
 
 def test_a_film_that_has_ended_plays_from_its_start(page, address, places, site):
