@@ -12,14 +12,14 @@ from bs4 import BeautifulSoup
 from page_host import explorer_of
 
 from book.exercises import ChoiceExercise, NumberExercise, exercises_of
+from memkit.cards import CARDS
+from memkit.fit import fit_on
 from memkit.formula.estimate import estimate_memory
-from memkit.hardware.cards import CARDS
-from memkit.setup.models import PUBLISHED_MODELS
-from memkit.setup.recipes import AUTOCAST_BF16, OptimizerConfig
-from memkit.setup.training import TrainingSetup
+from memkit.models import PUBLISHED_MODELS
+from memkit.recipes import AUTOCAST_BF16, OptimizerConfig
+from memkit.setup import TrainingSetup
 from memkit.units import format_bytes
 from memkit.widgets import panel as panels
-from stepscope.fitting.room import fit_on
 
 pytestmark = [pytest.mark.site, pytest.mark.browser]
 LIVE = (
