@@ -1,6 +1,8 @@
 """The ledger against what autograd keeps on a real CPU, to the byte: saved tensors, and live bytes by the
 profiler."""
 
+import math
+import re
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -129,3 +131,24 @@ def test_refusals():
     with pytest.raises(ValueError, match="float64"):
         odd = Precision(name="odd", weight_dtype="float64", compute_dtype="bfloat16")
         activation_bytes(replace(GPT2_L, precision=odd))
+
+
+def test_a_printed_ledger_adds_up_to_the_paper_s_sum():
+    """34 + 5as/h of Korthikanti et al. 2022 is 114 here; the statistics of two norms are what the paper leaves out."""
+    setup = TrainingSetup(
+        model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, attention="stored", dropout=0.1
+    )
+    title, *lines = str(block_ledger(setup)).splitlines()
+    *rows, total = [re.split(r" {2,}", line.strip()) for line in lines[2:]]
+    assert title == "one block, cuda rules: 1.11 GiB"
+    assert [name for name, by, *_ in rows if by == "layer_norm"] == [
+        f"norm {n} {what}" for n in (1, 2) for what in ("input", "mean", "1/deviation")
+    ]
+    sbh = 1024 * 8 * 1280
+    for _, _, axes, dtype, num_bytes, _ in rows:
+        sizes = {"b": 8, "s": 1024, "h": 1280, "a": 20, "d": 64, "ad": 1280, "f": 5120, "1": 1}
+        bytes_each = {"bfloat16": 2, "bool": 1, "float32": 4}[dtype]
+        assert int(num_bytes.replace(",", "")) == bytes_each * math.prod(sizes[axis] for axis in axes.split("·"))
+    statistics = 4 * 8 * 1024 * 4
+    assert total[0] == "total" and int(total[1].replace(",", "")) == 114 * sbh + statistics
+    assert sum(float(row[-1]) for row in rows) == pytest.approx(float(total[2]), abs=0.01)

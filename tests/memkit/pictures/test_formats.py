@@ -51,6 +51,24 @@ def test_the_strip_is_drawn_to_scale() -> None:
     assert {"gap 0.0625", "gap 0.125"} <= set(places)
 
 
+@pytest.mark.parametrize("code", [0x3C00, 0x3C01, 0x0400, 0xB801, 0x7BFE])
+def test_values_words_and_gaps_stand_at_their_places(code: int) -> None:
+    """numpy has the neighbours; a value's words stand below it, and a gap's above the middle between its two."""
+    value = np.array(code, dtype=np.uint16).view(np.float16)
+    below, above = (float(np.nextafter(value, np.float16(end))) for end in (-np.inf, np.inf))
+    wide = max(above - float(value), float(value) - below)
+    xs = [400 + 240 * (each - float(value)) / wide for each in (below, float(value), above)]
+    chart = bit_figure(code, "float16")
+    placed = [(label.text, (label.box[0] + label.box[2]) / 2, label.box[3]) for label in labels_of(chart)]
+    labels = {text: (x, y) for text, x, y in placed}
+    for side, x in zip(("next below", "this value", "next above"), xs, strict=True):
+        assert labels[side][0] == pytest.approx(x, abs=0.1)
+    gaps = [x for text, x, y in placed if text.startswith("gap ") and y < 198]  # above the line
+    assert gaps == pytest.approx([(xs[0] + xs[1]) / 2, (xs[1] + xs[2]) / 2], abs=0.1)
+    for mark, x in zip((*marks_of(chart, pick="below"), *marks_of(chart, pick="above")), (xs[0], xs[2]), strict=True):
+        assert mark.at("x") + mark.at("width") / 2 == pytest.approx(x, abs=0.1)
+
+
 def test_nothing_beside_a_nan_and_one_neighbour_of_infinity() -> None:
     nan, infinity = words_of(bit_figure(0x7F, "float8_e4m3fn")), words_of(bit_figure(0x7C00, "float16"))
     assert nan.split(" | ").count("none") == 2 and "NaN" in nan and "gap" not in nan

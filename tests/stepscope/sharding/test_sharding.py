@@ -122,6 +122,14 @@ def test_the_zero_paper_s_own_table(billions, num_ranks, printed):
         assert ours == pytest.approx(gigabytes, rel=0.005, abs=0.005)
 
 
+@pytest.mark.parametrize(
+    "num_parameters, stage, num_ranks", [(GB, 4, 8), (GB, -1, 8), (GB, 1, 0), (0, 1, 8), (GB, 1, 2.5)]
+)
+def test_what_is_no_stage_and_no_number_of_ranks_is_refused(num_parameters, stage, num_ranks):
+    with pytest.raises(ValueError, match=r"(stage|num_ranks|num_parameters)=(4|-1|0|2\.5) "):
+        resting_bytes(num_parameters, stage, num_ranks)
+
+
 @pytest.mark.parametrize("num_ranks", [1, 2, 8, 512])
 def test_all_ranks_together_keep_what_one_keeps_alone(num_ranks):
     whole, share = (sum(resting_bytes(7 * GB, stage, num_ranks).values()) for stage in (0, 3))
