@@ -3,8 +3,8 @@
 ``with pretend_card() as card:`` runs the code inside as a program is traced, on tensors without values. Each birth and
 free goes through ``stepscope.allocator``, cuBLAS's workspaces among them: ``memory_allocated``, its peak, ``reserved``,
 ``memory_stats``, ``mem_get_info``, snapshots, caps and ``OutOfMemoryError`` mean what they mean on a card. What it has
-not: values (a loss is 1.0), times, kernels of cuDNN and cuBLASLt, a compiled step's scratch. A program that reads one of
-those is told so by ``card.asked``.
+not: values (a loss is 1.0), times (an elapsed time is not a number), kernels of cuDNN and cuBLASLt, a compiled step's
+scratch.
 """
 
 from collections.abc import Iterator
@@ -51,7 +51,6 @@ class PretendCard:
         self.addresses: dict[int, int] = {}
         self.workspaces: dict[bool, int] = {}  # in the backward's thread, and in the program's
         self.recorded_from: int | None = None
-        self.asked: list[str] = []  # times and kernels that the program asked for and that nobody has here
 
     def born(self, block: int, num_bytes: int, operation: object) -> None:
         """A block of the trace is born. Raises: torch.OutOfMemoryError: the card has no room for it."""
@@ -132,11 +131,6 @@ class PretendCard:
             name=self.name, major=major, minor=minor, total_memory=self.total_bytes, multi_processor_count=24,
             L2_cache_size=24 * MIB, shared_memory_per_multiprocessor=100 * 1024,
         )
-
-    def elapsed_time(self, *_, **__) -> float:
-        """``torch.cuda.Event.elapsed_time``: nobody knows it here, so no comparison with it holds."""
-        self.asked.append("time")
-        return float("nan")
 
     def in_place_of_torchs(self) -> Iterator[tuple[object, str, object]]:
         """Module, name, and what answers there."""

@@ -27,7 +27,6 @@ PROVENANCE = ("card", "driver", "torch", "cuda", "date", "command", "commit")
 
 SHOWS = {
     ("01", "bandwidth"): "the speed of copies on the card and over the bus",
-    ("01", "training_steps"): "the peaks of training steps: by formula, traced and measured",
     ("02", "card_formats"): "the error of a matrix product by the format of its inputs",
     ("03", "matmul_rates"): "the speed of matrix products by dtype",
     ("06", "fp8_products"): "the times of matrix products in bf16 and in FP8, with casts and without",
@@ -164,17 +163,16 @@ def recorded_or_words(chapter: str, name: str, card: str | None = None, folder: 
 
     >>> from book import recorded_or_words
     >>> print(recorded_or_words("99", "moon_phase"))
-    This needs a CUDA card. On a machine with one, run `make record` in the book's folder.
-    Then this cell shows the moon phase.
+    Not recorded yet: the moon phase.
+    On a machine with a CUDA card `make record` measures it, in the book's folder.
     """
     recording = find_recording(chapter, name, card, folder) if Path(folder).is_dir() else None
     if recording is not None:
         return str(recording)
     shown = SHOWS.get((chapter, name), f"the {_words(name)}")
     return on_page(
-        f"This needs a CUDA card{f', {card}' if card else ''}. "
-        "On a machine with one, run `make record` in the book's folder.\n"
-        f"Then this cell shows {shown}."
+        f"Not recorded yet: {shown}.\n"
+        f"On a machine with a CUDA card{f', {card},' if card else ''} `make record` measures it, in the book's folder."
     )
 
 
@@ -211,7 +209,8 @@ def recorded(chapter: str, name: str) -> CardRun:
     if not found:
         raise ValueError(f"chapter={chapter!r}, name={name!r}: card_runs.csv in {FOLDER.name} has no such run")
     rows = tuple((row["row"], int(row["predicted_bytes"]), int(row["measured_bytes"])) for row in found)
-    return CardRun(**{key: found[0][key] for key in ("card", "torch", "date", "program", "source", "licence")}, rows=rows)
+    about = {key: found[0][key] for key in ("card", "torch", "date", "program", "source", "licence")}
+    return CardRun(**about, rows=rows)
 
 
 def load_runs(name: str) -> tuple[dict, dict]:

@@ -71,7 +71,7 @@ def smallest_card(story: str, expandable: bool) -> int:
     """The smallest card, in steps of 4 MiB, on which a story does not fail."""
     for card_mib in range(64, 257, 4):
         film = film_of(story, expandable, card_mib)
-        if not film.still(len(film)).failure:
+        if not film.state(len(film)).failure:
             return card_mib
     raise AssertionError(story)
 
@@ -82,8 +82,8 @@ def test_what_the_allocator_lab_shows():
     fails = []
     for option, num_mib in zip((False, True), reserved, strict=True):
         free, small = film_of("a growing sequence", option), film_of("a growing sequence", option, 64)
-        assert free.still(len(free)).reserved_bytes == int(num_mib) * MIB
-        fails.append(bool(small.still(len(small)).failure))
+        assert free.state(len(free)).reserved_bytes == int(num_mib) * MIB
+        fails.append(bool(small.state(len(small)).failure))
     assert fails == [False, True]
     sizes = re.search(r"3\. (\d+) MiB; (\d+) with", text).groups()
     assert [smallest_card("a training step", option) for option in (False, True)] == list(map(int, sizes))

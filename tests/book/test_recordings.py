@@ -83,10 +83,9 @@ def test_the_newest_run_is_found_first(tmp_path):
 
 def test_what_was_not_recorded_is_said_in_words(tmp_path):
     words = recorded_or_words("01", "device_copy", folder=tmp_path / "not there")
-    assert words.startswith("This needs a CUDA card. On a machine with one, run `make record`")
-    assert words.endswith("Then this cell shows the device copy.")
+    assert words.startswith("Not recorded yet: the device copy.\nOn a machine with a CUDA card `make record`")
     assert not any(digit in words for digit in "0123456789")
-    assert "CUDA card, NVIDIA A100." in recorded_or_words("01", "device_copy", "NVIDIA A100", tmp_path)
+    assert "CUDA card, NVIDIA A100, `make record`" in recorded_or_words("01", "device_copy", "NVIDIA A100", tmp_path)
 
 
 def test_every_recording_that_a_chapter_prints_is_said_in_words():

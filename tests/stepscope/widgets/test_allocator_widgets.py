@@ -21,7 +21,7 @@ def test_every_step_shows_what_the_film_shows(lab, story, expandable):
     assert lab.panel.controls["step"].slider.max == len(STORIES[story]()) == len(film)
     for step in range(len(film) + 1):
         lab.panel.controls["step"].value = step
-        still = film.still(step)
+        still = film.state(step)
         assert lab.error == "" and lab.value["step"] == step
         assert lab.summary == f"Event {step} of {len(film)}: {still.words}."
         assert f"{format_bytes(still.allocated_bytes)} allocated" in lab.shown.words[1]
@@ -31,7 +31,7 @@ def test_every_step_shows_what_the_film_shows(lab, story, expandable):
 
 def test_a_small_card_fails_in_the_words_of_the_allocator(lab):
     lab.set(story="holes", step=14, limited=True, card_mib=96)
-    still = Film(holes_story(), capacity_bytes=96 * MIB).still(14)
+    still = Film(holes_story(), capacity_bytes=96 * MIB).state(14)
     assert still.failure and lab.shown.words[-1] == still.failure
     assert "the largest hole has 8.00 MiB" in lab.shown.words[1]
     lab.set(limited=False)
@@ -42,14 +42,14 @@ def test_expandable_segments_reserve_less_for_a_growing_sequence(lab):
     reserved = {}
     for expandable in (False, True):
         lab.set(story="a growing sequence", step=99, expandable=expandable)
-        reserved[expandable] = film_of("a growing sequence", expandable, None).still(13).reserved_bytes
+        reserved[expandable] = film_of("a growing sequence", expandable, None).state(13).reserved_bytes
         assert format_bytes(reserved[expandable]) in lab.shown.words[1]
     assert reserved[True] < reserved[False] / 2
 
 
 def test_the_lab_opens_on_a_full_card_that_fails():
     lab = AllocatorLab()
-    dies = Film(STORIES["a training step"](), capacity_bytes=96 * MIB).still(56).index
+    dies = Film(STORIES["a training step"](), capacity_bytes=96 * MIB).state(56).index
     assert lab.value == {"story": "a training step", "step": dies, "expandable": False, "limited": True, "card_mib": 96}
     assert dies == 34 and f"Event {dies} of 56" in lab.summary
     assert "out of memory" in lab.summary and len(lab.shown.table) > 4

@@ -1,0 +1,141 @@
+"""Each cell with a CUDA branch runs on a pretend card, after the cells that it needs: names, flow and asserts hold."""
+
+import ast
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+from cells import CHAPTERS, after_setup, cells_of, texts_of
+from pretend_card import pretend_card
+
+from book.measurements import MEASUREMENTS
+from memkit.units import GIB
+
+IN_CHAPTERS = [
+    pytest.param(path, cell["id"], id=f"{path.name[:2]}-{cell['id']}")
+    for path in sorted(CHAPTERS.glob("[01]*.ipynb"))
+    for cell in cells_of(path)
+    if cell["cell_type"] == "code" and "cuda.is_available()" in "".join(cell["source"])
+]
+NEEDS_A_CARD = {
+    "02-card-measured": "errors of products and casts: values",
+    "02-card-sums": "sums: values",
+    "03-speed-ratios": "the time of a product",
+    "06-speed-cell": "the time of a product",
+    "08-offload-pinned": "the time of a copy",
+}
+"""Cells that read what only a real card has. ``gpu`` runs them there."""
+
+
+def names_in(source: str) -> tuple[set[str], set[str]]:
+    """Names that the source defines, and names that it reads."""
+    defined, read = set(), set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name):
+            (defined if isinstance(node.ctx, ast.Store) else read).add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            defined.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            defined |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+    return defined, read
+
+
+def needed_by(path: Path, cell_id: str) -> list[str]:
+    """Cells before this one that define what it reads, or what those read, in order; those of the setup left out."""
+    before = [cell for cell in cells_of(path) if cell["cell_type"] == "code"]
+    ids = [cell["id"] for cell in before]
+    texts, order = texts_of(path.name[:2]), []
+    defined, read = names_in(texts[cell_id])
+    wanted = read - defined - after_setup(path).keys()
+    for cell in reversed(before[: ids.index(cell_id)]):
+        defined, read = names_in(texts[cell["id"]])
+        if "setup" not in cell["metadata"].get("tags", []) and defined & wanted:
+            order.insert(0, cell["id"])
+            wanted = (wanted - defined) | (read - after_setup(path).keys())
+    return order
+
+
+def run_on_pretend_card(path: Path, cell_id: str, source: str | None = None) -> str:
+    """Run a cell on the card, and before it, without one, what it needs; returns what it printed."""
+    names, printed = dict(after_setup(path)), []
+    texts = texts_of(path.name[:2])
+    for needed in needed_by(path, cell_id):
+        exec(compile(texts[needed], needed, "exec"), names)
+    names["print"] = lambda *words, sep=" ", **_: printed.append(sep.join(map(str, words)))
+    names["display"] = printed.append
+    with warnings.catch_warnings(), pretend_card():
+        warnings.simplefilter("ignore")
+        exec(compile(source or texts[cell_id], cell_id, "exec"), names)
+    return "\n".join(map(str, printed))
+
+
+@pytest.mark.parametrize("path, cell_id", IN_CHAPTERS)
+def test_a_cell_runs_on_a_pretend_card(path, cell_id, request):
+    if request.node.callspec.id in NEEDS_A_CARD:
+        pytest.skip(f"needs a real card: {NEEDS_A_CARD[request.node.callspec.id]}")
+    run_on_pretend_card(path, cell_id)
+
+
+def test_the_cells_that_need_a_card_are_there():
+    assert set(NEEDS_A_CARD) <= {parameter.id for parameter in IN_CHAPTERS}
+
+
+@pytest.mark.parametrize("number", ["01", "02", "03", "04", "05", "06"])
+def test_a_chapter_measures_in_its_body_and_shows_a_published_run_without_a_card(number):
+    cells = cells_of(next(CHAPTERS.glob(f"{number}_*.ipynb")))
+    [cell] = [cell for cell in cells if cell["id"].startswith("card-") and cell["id"] != "card-measured"
+              and cell["cell_type"] == "code"]
+    texts = ["".join(each["source"]) for each in cells]
+    body = next(at for at, text in enumerate(texts) if text.lstrip().startswith("## Further") or "\n## Further" in text)
+    assert cells.index(cell) < body
+    assert "assert " in "".join(cell["source"]) and "nbval-ignore-output" in cell["metadata"]["tags"]
+    printed = "".join("".join(output.get("text", "")) for output in cell["outputs"])
+    assert any(card in printed for card in ("B200", "H100", "Measured on a card"))
+
+
+MISTAKES = {
+    "a gradient is kept": ("01", "card-moments", "        optimizer.zero_grad()\n", ""),
+    "the weights are in bf16": ("01", "card-moments", "Transformer(setup)", "Transformer(setup).bfloat16()"),
+    "autocast is never on": ("03", "card-autocast", "enabled=precision.uses_autocast", "enabled=False"),
+    "no recomputation": ("04", "card-ways", "recomputation=way", "recomputation=strategies.NONE"),
+    "one piece for all": ("05", "card-pieces", "tokens.chunk(pieces)", "tokens.chunk(1)"),
+    "half the tokens": ("06", "card-layer", "torch.ones(tokens, ", "torch.ones(tokens // 2, "),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_an_assert_of_a_cell_sees(mistake):
+    number, cell_id, old, new = MISTAKES[mistake]
+    source = texts_of(number)[cell_id]
+    assert old in source
+    with pytest.raises(AssertionError):
+        run_on_pretend_card(next(CHAPTERS.glob(f"{number}_*.ipynb")), cell_id, source.replace(old, new))
+
+
+RECORD_NEEDS_A_CARD = {
+    "bandwidth": "times", "card_formats": "values", "matmul_rates": "times", "fp8_products": "times",
+    "context": "other processes", "optimizer_steps": "paged memory of bitsandbytes",
+}
+"""Programs of ``make record`` that read what only a real card has."""
+
+
+@pytest.mark.parametrize("chapter, name", [key for key in MEASUREMENTS if key[1] not in RECORD_NEEDS_A_CARD])
+def test_a_program_of_make_record_runs_on_a_pretend_card(chapter, name):
+    with warnings.catch_warnings(), pretend_card(total_bytes=79 * GIB):
+        warnings.simplefilter("ignore")
+        found = MEASUREMENTS[chapter, name]("cuda")
+    assert found.numbers
+    for key, timeline in found.timelines.items():
+        if key.endswith(", measured"):  # by the allocator's snapshot, the first setup as all others
+            traced = found.timelines[key.replace(", measured", ", traced")]
+            assert abs(timeline.peak_bytes / traced.peak_bytes - 1) < 0.001, key
+
+
+def test_the_programs_that_need_a_card_are_there():
+    assert set(RECORD_NEEDS_A_CARD) < {name for _, name in MEASUREMENTS}
+
+
+def test_no_chapter_says_that_it_needs_a_card():
+    for path in sorted(CHAPTERS.glob("*.ipynb")):
+        assert "needs a CUDA card" not in json.dumps(json.loads(path.read_text(encoding="utf-8"))["cells"]), path.name
