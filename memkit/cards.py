@@ -65,7 +65,7 @@ class Card:
     below its boost clock of 1.98 GHz. ``peak_tflops`` is by format the dense rate of a
     matrix product with float32 sums, in 10**12 operations per second (vendors' sparse figures are halved).
     ``l2_bytes_per_clock`` and ``link_bytes_per_s`` (one direction, all links) are ``None`` where the vendor
-    names none.
+    names none. ``num_linked_cards`` are those that the links join: all of a board, or the two of a bridge.
     """
 
     name: str
@@ -87,6 +87,7 @@ class Card:
     peak_tflops: Mapping[str, float]
     pcie_generation: int
     link_bytes_per_s: int | None = None
+    num_linked_cards: int | None = None
     source: str
     vendor: str = "NVIDIA"
 
@@ -109,6 +110,15 @@ class Card:
         [15.8, 31.5, 63.0]
         """
         return PCIE_LANES * PCIE_GIGATRANSFERS[self.pcie_generation] * 10**9 * 128 // 130 // 8
+
+    def bytes_per_s_among(self, num_cards: int) -> int:
+        """Bytes per second that each of so many cards of a machine sends in one direction: over the links where these
+        join all of them, else over PCIe.
+
+        >>> [CARDS["H100 PCIe"].bytes_per_s_among(num_cards) // 10**9 for num_cards in (2, 8)]
+        [300, 63]
+        """
+        return self.link_bytes_per_s if num_cards <= (self.num_linked_cards or 0) else self.pcie_bytes_per_s
 
     @property
     def dtypes(self) -> tuple[str, ...]:

@@ -87,7 +87,7 @@ def hiding(way: tuple[TrainingSetup, Layout], card: Card, nics: int) -> str:
     dtype = layout.param_dtype or setup.precision.compute_dtype
     if layout.dp_size == 1:
         return "One rank sends nothing."
-    bytes_per_s = nics * NIC_BYTES_PER_S or card.link_bytes_per_s or card.pcie_bytes_per_s
+    bytes_per_s = nics * NIC_BYTES_PER_S or card.bytes_per_s_among(layout.dp_size)
     flops_per_s = 1e12 * card.peak_tflops.get(dtype, card.peak_tflops["float32"])
     least, tokens = tokens_to_hide(setup, layout, flops_per_s, bytes_per_s), setup.micro_batch_size * setup.seq_len
     return (

@@ -140,6 +140,16 @@ def test_a_link_is_half_of_what_both_directions_carry(name):
     assert CARDS[name].link_bytes_per_s * 2 == SHEETS[name].link_gb_per_s * 10**9
 
 
+def test_a_bridge_joins_two_cards_and_a_board_eight():
+    """A100 and H100 data sheets: "NVLink Bridge for 2 GPUs"; RTX 3090: "NVLink SLI-ready, 2-way"; HGX: 8 GPUs."""
+    for card in CARDS.values():
+        assert (card.num_linked_cards is None) == (card.link_bytes_per_s is None)
+        is_on_board = not any(word in card.name for word in ("PCIe", "NVL", "RTX"))
+        assert card.num_linked_cards in (None, 8 if is_on_board else 2)
+        for num_cards, rate in ((2, card.link_bytes_per_s), (8, card.link_bytes_per_s if is_on_board else None)):
+            assert card.bytes_per_s_among(num_cards) == (rate or card.pcie_bytes_per_s)
+
+
 @pytest.mark.parametrize("name", [name for name, sheet in SHEETS.items() if sheet.sparse_tflops])
 def test_a_rate_is_half_of_what_is_printed_with_sparsity(name):
     tensor = [rate for dtype, rate in CARDS[name].peak_tflops.items() if dtype not in ("float32", "float16")]
