@@ -73,7 +73,10 @@ class SimulatedCard(TorchDispatchMode):
 
 
 class CudaCard:
-    """The current GPU, its allocator capped at ``num_bytes`` more than it holds already; the names as above."""
+    """The current GPU, its allocator capped at ``num_bytes`` more than it holds already; the names as above.
+
+    What it held before is in no count: a program's own bytes are those of a played card.
+    """
 
     device = "cuda"
 
@@ -84,6 +87,7 @@ class CudaCard:
         torch.cuda.empty_cache()
         total = torch.cuda.get_device_properties().total_memory
         capacity_bytes = min(total, torch.cuda.memory_reserved() + self.num_bytes)
+        self.held_bytes = torch.cuda.memory_allocated()  # cuBLAS's workspaces, and what a reader has left there
         torch.cuda.set_per_process_memory_fraction(capacity_bytes / total)
         self.reset_peak()
         return self
@@ -92,7 +96,7 @@ class CudaCard:
         torch.cuda.set_per_process_memory_fraction(1.0)
         cap_gpu()  # the reader's own cap, if there is one, holds again
 
-    allocated_bytes = property(lambda self: torch.cuda.memory_allocated())
+    allocated_bytes = property(lambda self: torch.cuda.memory_allocated() - self.held_bytes)
     peak_allocated_bytes = property(lambda self: torch.cuda.max_memory_allocated())
 
     def reset_peak(self) -> None:
