@@ -168,8 +168,9 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class Job(TrainingSetup):
-    """A ``TrainingSetup`` in which LoRA may be trained, and nothing else (``adapter``), and whose optimizer may step
-    elsewhere or earlier (``place``).
+    """A ``TrainingSetup`` in which LoRA may be trained, and nothing else (``adapter``), whose optimizer may step
+    elsewhere or earlier (``place``), and whose loss may be computed in pieces of the tokens, the logits of each
+    made again in the backward (``loss_pieces``).
 
     Raises: ValueError: a target that the model lacks, or accumulation where the optimizer frees each gradient at once.
 
@@ -186,6 +187,7 @@ class Job(TrainingSetup):
 
     adapter: AdapterConfig | None = None
     place: Place = Place.AFTER_BACKWARD
+    loss_pieces: int = 1
 
     def __post_init__(self):
         super().__post_init__()
@@ -195,6 +197,7 @@ class Job(TrainingSetup):
                 f"place={self.place!r} frees each gradient at once: grad_accum_steps={self.grad_accum_steps}, "
                 f"sets_grads_to_none={self.sets_grads_to_none} keep them; use 1 and True"
             )
+        as_whole_number("loss_pieces", self.loss_pieces, 1)
         layers = linear_layers(self.model)
         if self.adapter is not None and not set(self.adapter.targets) <= set(layers):
             raise ValueError(f"adapter targets={self.adapter.targets} are not layers of {self.model.name}: {layers}")

@@ -186,7 +186,7 @@ class Transformer:
                 number += len(kinds)
             number += (times - 1) * (number - first)
         graph.unit, self.prefix = graph.unit + 1, ""
-        loss = self.cross_entropy(self.logits(x), targets)
+        loss = self.loss_of(x, targets)
         graph.hold(x)  # ``Transformer.forward`` returns here; the training loop divides by the number of micro-batches
         self.loss = graph.op("div", [loss], "", name="loss")
         graph.named[self.loss] = "the training loop"
@@ -250,11 +250,20 @@ class Transformer:
         y = self.add(x, self.dropout(self.attention(self.norm("norm_1", x)), "attention"))
         return self.add(y, self.dropout(feed_forward(self.norm("norm_2", y)), "mlp"))
 
+    def loss_of(self, x: Tensor, targets: Tensor) -> Tensor:
+        """The loss of what the last block puts out."""
+        return self.cross_entropy(self.logits(x), targets)
+
+    @property
+    def head_name(self) -> str:
+        """Of the last layer, which may be the token embedding's own table."""
+        return "token_embedding" if self.model.ties_embeddings else "head"
+
     def logits(self, x: Tensor) -> Tensor:
-        """Final norm and head, which may be the token embedding's own table."""
+        """Final norm and head."""
         n = self.norm("norm", x)
         self.enter("head")
-        logits = self.linear(n, "token_embedding" if self.model.ties_embeddings else "head")
+        logits = self.linear(n, self.head_name)
         self.enter("loss")
         return self.graph.cast(logits, "float32") if self.setup.upcasts_logits else logits
 

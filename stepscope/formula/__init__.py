@@ -3,6 +3,7 @@
 Reading order:
 
 - ``adapters``: LoRA and QLoRA on paper: thin matrices beside frozen weights, which may be in 4 bits
+- ``pieces``: the loss in pieces on paper
 - ``job``: what a job keeps between steps, what it moves to the host, how it runs
 """
 

@@ -19,6 +19,7 @@ from types import ModuleType
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from memkit.program import transformer as kit
 from memkit.program.hooks import tensors_in
@@ -243,9 +244,35 @@ kit.MLPS[EXPERTS] = Experts
 
 class Transformer(kit.Transformer):
     """The kit's. With an adapter its blocks are frozen beside it and, in QLoRA, in 4 bits before the next block is
-    made."""
+    made. With ``loss_pieces`` the logits of so many tokens at a time are made, and made again in the backward."""
 
     setup: Job
+
+    def __init__(self, setup: Job, *more):
+        super().__init__(setup, *more)
+        self.loss_pieces = setup.loss_pieces
+
+    def forward(self, inputs_BS: Tensor, targets_BS: Tensor) -> Tensor:
+        if self.loss_pieces == 1:
+            return super().forward(inputs_BS, targets_BS)
+        hidden_TD, targets_T = self.hidden(inputs_BS).flatten(0, 1), targets_BS.flatten()
+        pieces = zip(hidden_TD.chunk(self.loss_pieces), targets_T.chunk(self.loss_pieces), strict=True)
+        total = sum(checkpoint(self.loss_of_piece, *piece, use_reentrant=False) for piece in pieces)
+        return total / targets_T.numel()
+
+    def hidden(self, inputs_BS: Tensor) -> Tensor:
+        """What the head reads: the kit's forward up to its last line but one."""
+        x_BSD = self.token_embedding(inputs_BS)
+        if self.config.position == "learned":
+            x_BSD = x_BSD + self.position_embedding(torch.arange(inputs_BS.shape[1], device=inputs_BS.device))
+        x_BSD, shared = F.dropout(x_BSD, self.setup.dropout, self.training), self.shared_tensors(inputs_BS)
+        for stage in self.stages():
+            x_BSD = stage(x_BSD, shared)
+        return self.norm(x_BSD)
+
+    def loss_of_piece(self, hidden_TD: Tensor, targets_T: Tensor) -> Tensor:
+        """The summed cross-entropy of some tokens."""
+        return F.cross_entropy(self.head(hidden_TD).float(), targets_T, reduction="sum")
 
     def make_block(self, layer: int, **where) -> kit.Block:
         block = super().make_block(layer, **where)
