@@ -21,11 +21,11 @@ from memkit.recipes import OptimizerConfig, Precision
 from memkit.strategies import CORE, NONE, Strategy
 from memkit.units import GIB
 from stepscope.experts import PUBLISHED_MODELS
-from stepscope.fitting.optimizers import planned
-from stepscope.fitting.plan import TrainingPlan, plan_of
-from stepscope.fitting.plans import PlansFound, find_plans
-from stepscope.fitting.step import passes_of
 from stepscope.optimizers import OPTIMIZERS, is_paged
+from stepscope.planner.plan import TrainingPlan, plan_of
+from stepscope.planner.search import PlansFound, find_plans
+from stepscope.planner.times import passes_of
+from stepscope.planner.ways import PLACES
 from stepscope.setup import BASES, AdapterConfig, Layout, Place, linear_layers
 
 TRIED = [set(), {"attention"}, {"attention", "mm", "addmm"}]
@@ -110,14 +110,17 @@ def is_named(plan: TrainingPlan) -> bool:
     has_copies = any((precision.master_dtype, precision.remainder_dtype, precision.main_gradient_dtype))
     is_after = setup.place == Place.AFTER_BACKWARD
     is_plain_adamw = optimizer.name == "AdamW" and is_after
+    is_narrow_on_host = setup.place.is_on_host and (precision.moment_dtype != "float32" or optimizer.name != "AdamW")
+    has_own_master = setup.place.is_on_host and precision.master_dtype and precision.gradient_dtype != "float32"
     own = precision.master_dtype or precision.weight_dtype
     named = [
-        planned(optimizer.record).why_not, has_copies and not is_plain_adamw, precision.main_gradient_dtype,
-        precision.state_dtype not in (None, own), plan.scales_loss and not is_after,
+        optimizer.name not in PLACES, has_copies and not (is_plain_adamw or has_own_master), is_narrow_on_host,
+        precision.main_gradient_dtype,
+        precision.state_dtype not in (None, own), plan.scales_loss and setup.place == Place.IN_BACKWARD,
         precision.gradient_dtype != precision.weight_dtype and not precision.master_dtype,
         way.saved_ops and (way.period, way.group_size, way.num_segments) != (1, 1, 0),
         set(way.saved_ops) not in TRIED, is_paged(optimizer.record) and setup.place.is_on_host,
-        setup.adapter and (has_copies or precision.weight_dtype == "float32"),
+        setup.adapter and (has_copies or precision.weight_dtype == "float32" or not is_plain_adamw),
         plan.layout and (setup.adapter or has_copies or not is_plain_adamw),
     ]
     return any(named)
@@ -125,14 +128,14 @@ def is_named(plan: TrainingPlan) -> bool:
 
 def candidates(found: PlansFound) -> Iterator[TrainingPlan]:
     """What is faster than every unbeaten plan that gives up as little."""
-    first, stairs = found.plans[0], [(plan.sacrifice, plan.seconds) for plan in found.front]
+    first, stairs = found.plans[0], [(plan.factor, plan.seconds) for plan in found.front]
     setup, layout, card = replace(first.setup, adapter=None, grad_accum_steps=1), first.layout, first.card
     half = "bfloat16" if "bfloat16" in card.dtypes else "float16"
     number, model = first.setup.micro_batch_size * first.setup.grad_accum_steps, setup.model
     cuts = [(size, number // size) for size in range(1, number + 1) if number % size == 0]
     steppers = [
         {"optimizer": OptimizerConfig(record=record, implementation=record.implementations[-1]), "place": place}
-        for record in OPTIMIZERS.values() if not planned(record).why_not for place in Place
+        for record in OPTIMIZERS.values() if record.name in PLACES for place in Place
     ]
     layers = linear_layers(model)
     for adapter in (None, *(AdapterConfig(rank=16, targets=layers, base=base) for base in BASES if layers)):
@@ -142,15 +145,16 @@ def candidates(found: PlansFound) -> Iterator[TrainingPlan]:
             precisions(half), steppers, layouts(layout.dp_size if layout else 1, half)
         ):
             any_way = plan_of(replace(bare, precision=precision, **stepper), card, spread)
-            unscalable = precision.gradient_dtype == "float16" and adapter is None  # a GradScaler refuses them
+            is_narrow = precision.gradient_dtype == "float16" and not stepper["place"].is_on_host
+            unscalable = is_narrow and adapter is None  # a GradScaler refuses them
             if unscalable or is_named(any_way):
                 continue
             for size, steps in [(number, 1)] if stepper["place"].frees_gradients else cuts:
                 for way in ways:
                     cut = replace(bare, precision=precision, **stepper, micro_batch_size=size,
                                   grad_accum_steps=steps, recomputation=way)
-                    plan = plan_of(cut, card, spread)
-                    least = min((seconds for gives, seconds in stairs if gives <= plan.sacrifice), default=float("inf"))
+                    plan = replace(plan_of(cut, card, spread), host_room_bytes=first.host_room_bytes)
+                    least = min((seconds for gives, seconds in stairs if gives <= plan.factor), default=float("inf"))
                     if plan.seconds >= least:
                         break  # those behind it run more again
                     if not is_named(plan):
@@ -160,26 +164,29 @@ def candidates(found: PlansFound) -> Iterator[TrainingPlan]:
 def outcome_of(found: PlansFound, chance: random.Random) -> Outcome:
     """Play the candidates of a job, the cheapest and fastest first; of those that the bound rules out a sample."""
     missed, ruled_out, played = [], [], 0
-    all_of_them = sorted(candidates(found), key=lambda plan: (plan.sacrifice, plan.seconds))
+    at_worst = found.first is not None and found.first.fits_at_worst
+    all_of_them = sorted(candidates(found), key=lambda plan: (plan.factor, plan.seconds))
     for plan in all_of_them:
-        if any(other.sacrifice <= plan.sacrifice and other.seconds <= plan.seconds for other in missed):
+        if any(other.factor <= plan.factor and other.seconds <= plan.seconds for other in missed):
             continue
-        if not plan.may_fit:
+        has_a_chance = plan.may_fit_at_worst if at_worst else plan.may_fit
+        if not has_a_chance:
             ruled_out.append(plan)
-        elif fits(plan):
+        elif fits(plan, at_worst):
             missed.append(plan)
-        played += plan.may_fit
+        played += has_a_chance
     sample = chance.sample(ruled_out, min(NUM_SAMPLED, len(ruled_out)))
     return Outcome(
         missed=tuple(f"{plan.name}: {plan.setup.precision.name}" for plan in missed), num_played=played + len(sample),
-        wrongly_ruled_out=tuple(plan.name for plan in sample if fits(plan)), num_candidates=len(all_of_them),
+        wrongly_ruled_out=tuple(plan.name for plan in sample if fits(plan, at_worst)), num_candidates=len(all_of_them),
     )
 
 
-def fits(plan: TrainingPlan) -> bool:
+def fits(plan: TrainingPlan, at_worst: bool) -> bool:
     """Whether it fits by its formula; what has none is named as not tried."""
     try:
-        return fit_on(plan.card, plan.peak_bytes).is_expected
+        fit = fit_on(plan.card, plan.peak_bytes)
+        return plan.has_host_room and (fit.least_bytes >= 0 if at_worst else fit.is_expected)
     except ValueError:
         return False
 

@@ -25,9 +25,9 @@ from memkit.cards import CARDS, Card
 from memkit.fit import fit_on
 from memkit.models import gpt2_config, llama_config
 from memkit.units import GIB, MIB
-from stepscope.fitting.plan import TrainingPlan
-from stepscope.fitting.plan_run import traced
-from stepscope.fitting.plans import PlansFound, find_plans
+from stepscope.planner.plan import TrainingPlan
+from stepscope.planner.run_code import traced
+from stepscope.planner.search import PlansFound, find_plans
 
 NUM_SAMPLED = 60
 FILE = Path(__file__).parent.parent / "chapters" / "recordings" / "plans_judged_cpu.json"

@@ -17,7 +17,8 @@ Reading order, from the bottom. A module or folder imports only what stands abov
 - ``small_card``: a card small enough to run out of memory on purpose
 - ``tracing``: the second column, of programs that nobody here wrote
 - ``sharding``: one rank of many on paper
-- ``fitting``: advice, diagnosis and plans
+- ``advice``: what filled the memory, and what would help
+- ``planner``: every plan for a job, and its code
 - ``pictures``: charts as text
 - ``widgets``: ipywidgets
 - ``tool``: the command line

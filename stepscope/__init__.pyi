@@ -2,12 +2,9 @@
 
 from .allocator.snapshots import read_snapshot as read_snapshot
 from .allocator.replay import replay_trace as replay_trace
-from .fitting.diagnosis import diagnose_memory as diagnose_memory
-from .fitting.plans import (
-    find_plans as find_plans,
-    plan_recomputation as plan_recomputation,
-)
-from .fitting.room import fits_of as fits_of
+from .advice.diagnosis import diagnose_memory as diagnose_memory
+from .planner.search import find_plans as find_plans
+from .advice.left_out import fits_of as fits_of
 from .program.hugging_face import hugging_face_build as hugging_face_build
 from .program.job import job_build as job_build
 from .setup import (

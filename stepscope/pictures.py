@@ -14,7 +14,7 @@ from memkit.pictures.svg import GREY, PAPER, Chart, text_width
 from memkit.timeline import PARTS
 from memkit.units import MIB, format_bytes
 from stepscope.allocator.film import AllocatorState, Film, Piece, Row
-from stepscope.fitting.plans import PlansFound
+from stepscope.planner.search import PlansFound
 
 MAX_ROWS = 14
 ROW = 25
@@ -126,8 +126,9 @@ def plans_figure(found: PlansFound, title: str) -> Chart:
     x.ticks_below(chart, [(t, f"{t:g}") for t in round_ticks(x.low, x.high)], y.end, y.start, "time of a step ÷ least")
     draw_limit(chart, y, found.plans[0].fit.room_bytes, 80, 430, f"room on {card.name}")
     steps = [(x(plan.seconds / least), y(plan.peak_bytes)) for plan in front]
-    corners = [corner for (a, b), (c, d) in pairwise(steps) for corner in ((a, b), (c, b), (c, d))]
-    chart.line(corners or steps, shade=GREY, stroke_width=1.4)
+    stairs = [(x(plan.seconds / least), y(plan.peak_bytes)) for plan in sorted(front, key=lambda plan: -plan.seconds)]
+    corners = [corner for (a, b), (c, d) in pairwise(stairs) for corner in ((a, b), (c, b), (c, d))]
+    chart.line(corners or stairs, shade=GREY, stroke_width=1.4)
     pale = [plan for plan in shown if not any(plan is step for step in front)]
     for plan in (*pale, *front):
         is_step = any(plan is step for step in front)
@@ -144,7 +145,7 @@ def plans_figure(found: PlansFound, title: str) -> Chart:
     for number, plan in enumerate(front, 1):
         lines = [*wrap(f"{number}  {plan.name}", 50), *wrap(f"gives up: {', '.join(plan.gives_up) or 'nothing'}", 56)]
         if plan is first:
-            lines.append("chosen: no plan that fits gives up less")
+            lines.append("chosen: the least price")
         chart.words(450, 60 + 62 * (number - 1), "\n".join(lines), 11, at="top", bold=plan is first)
     chart.words(450, 60 + 62 * len(front), "pale: other plans whose peak was worked out\ndashed: room on the card", 11,
                 shade=GREY, at="top")

@@ -16,8 +16,8 @@ from memkit.recipes import AUTOCAST_BF16, FP32, FUSED_ADAMW, PURE_BF16, Optimize
 from memkit.recomputation import step_flops
 from memkit.setup import TrainingSetup
 from memkit.strategies import FULL, every
-from stepscope.fitting.step import peak_of
 from stepscope.optimizers import OPTIMIZERS
+from stepscope.planner.times import peak_of
 from stepscope.setup import AdapterConfig, Job, Layout, Place, as_job, linear_layers
 
 JOBS = {

@@ -60,7 +60,7 @@ from memkit.pictures.timeline import drawn_instants
 from memkit.setup import TrainingSetup
 from memkit.formula.estimate import second_step
 from memkit.fit import verdict
-from stepscope.fitting.advice import advice_in_words
+from stepscope.advice.changes import advice_in_words
 from memkit.timeline import PARTS
 
 def show(micro_batch_size):

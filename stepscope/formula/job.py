@@ -134,6 +134,8 @@ class JobRun(Run):
         return super().left_out(setup) if not self.has_adapter or setup.device == "cpu" else ""
 
     def write_weights(self, setup: Job, record: Recorder) -> None:
+        if self.place.is_on_host:  # whose copies are the host's
+            setup = replace(setup, precision=replace(setup.precision, master_dtype=None))
         if not self.has_adapter:
             return super().write_weights(setup, record)
         for parameter in parameter_ledger(setup.model):

@@ -143,7 +143,7 @@ def parser(description: str) -> OneLineParser:
     fit.add_argument("--seq-len", type=number_in, help="tokens in a sequence (2,048, or as many as the model takes)")
     fit.add_argument("--cards", type=number_in, default=1, metavar="N", help="so many equal cards (1)")
     fit.add_argument("--code", default="plain", metavar="KIND", help=(
-        "plain (PyTorch, for this book's model), transformers (the same for a model of Hugging Face's) or trainer"))
+        "in PyTorch, for this book's model (plain) or one of Hugging Face's (transformers)"))
     fit.add_argument("--lora", type=number_in, nargs="?", const=16, metavar="RANK", help="only plans of LoRA (16)")
     fit.add_argument("--targets", metavar="NAMES", help="its layers, such as query,value; all, if none is named")
     fit.add_argument("--host", type=bytes_in, metavar="SIZE", help="the host's memory that offloading may take")

@@ -145,7 +145,7 @@ def report_command(options: argparse.Namespace) -> Found:
     if any(of_scripts) and not options.target.endswith(SCRIPTS):
         raise ValueError(
             f"--batches, --until, --vary and --ranks run a script such as train.py, not {options.target!r}")
-    from stepscope.fitting.diagnosis import changes_in_words
+    from stepscope.advice.diagnosis import changes_in_words
     from stepscope.tool.program_report import report_on
     from stepscope.tool.script import NoEvaluation
     from stepscope.tracing.scratch_disk import on_scratch_disk
@@ -200,8 +200,8 @@ def report_as_data(result) -> dict:
 
 def largest_found(options: argparse.Namespace, script, card) -> Found:
     """``stepscope report --vary N``: the largest number in the place of N with which the script should fit the card."""
+    from stepscope.advice.left_out import left_out_of
     from stepscope.allocator.replay import replay_trace
-    from stepscope.fitting.room import left_out_of
     from stepscope.tool.batches import Loaders, on_its_worst, watched
     from stepscope.tool.changed import changed_build
     from stepscope.tool.program_report import fits_on
@@ -275,12 +275,12 @@ def changes_as_data(changes: Sequence) -> list[dict]:
 
 
 def fit_command(options: argparse.Namespace) -> Found:
-    """``stepscope fit``: the plans that fit, and the code of the one that gives up least and takes least time."""
+    """``stepscope fit``: the plans that fit, and the code of the one with the least price."""
     from memkit.cards import CARDS
     from stepscope.experts import PUBLISHED_MODELS
-    from stepscope.fitting.plan_code import code_of
-    from stepscope.fitting.plans import find_plans
     from stepscope.hugging_face import model_of_config, read_config
+    from stepscope.planner.code import code_of
+    from stepscope.planner.search import find_plans
     from stepscope.setup import AdapterConfig, linear_layers
 
     if is_config(options.model):
@@ -302,7 +302,7 @@ def fit_command(options: argparse.Namespace) -> Found:
     )
     progress("tracing its code" if plans.first else "done")
     plan = plans.chosen
-    code = code_of(plan, options.code) if plan and plan.traced_bytes else ""  # none is printed that was not traced
+    code = code_of(plan, options.code).text if plan and plan.traced_bytes else ""  # none is printed that was not traced
     data = {
         "model": model.name, "card": card.name, "num_cards": num_cards, "chosen": plan and plan_as_data(plan),
         "code": code, "why": plans.why(plan) if plan else "", "not_tried": plans.not_tried,
@@ -318,13 +318,13 @@ def plan_as_data(plan) -> dict:
         "name": plan.name, "layout": plan.layout and plan.layout.name, "peak_bytes": plan.peak_bytes,
         "traced_bytes": plan.traced_bytes, "seconds": plan.seconds,
         "to_spare_bytes": plan.fit.expected_bytes, "host_bytes": plan.host_bytes,
-        "verdict": plan.fit.verdict, "gives_up": plan.gives_up,
+        "verdict": plan.fit.verdict, "gives_up": plan.gives_up, "price": plan.price,
     }
 
 
 def snapshot_command(options: argparse.Namespace) -> Found:
     """``stepscope snapshot``: as ``report``, of a recording."""
-    from stepscope.fitting.diagnosis import diagnose_memory
+    from stepscope.advice.diagnosis import diagnose_memory
 
     progress(f"replaying {options.file}")
     if not Path(options.file).is_file():
@@ -336,6 +336,7 @@ def snapshot_command(options: argparse.Namespace) -> Found:
         "failed": page.recorded.failed or None, "growing": [asdict(line) for line in page.growing],
         "lines": [asdict(line) for line in page.lines],
         "changes": changes_as_data(page.changes),
+        "cures": [{"name": cure.name, "why": cure.why} for cure in page.cures],
     }
     return page.result.peak_reserved_bytes, str(page), data
 

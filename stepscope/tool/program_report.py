@@ -4,7 +4,7 @@ The changes that help most are tried on the program itself where that can be don
 time: only what was traced again is promised. Loads torch when it is called.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -12,17 +12,17 @@ from memkit.cards import CARDS, Card
 from memkit.fit import Fit, fit_on
 from memkit.timeline import MemoryTimeline
 from memkit.units import aligned_table, format_bytes
+from stepscope.advice.changes import EIGHT_BIT, HALF_BATCH, Change, Effect, best_of_each_kind, helpful
+from stepscope.advice.diagnosis import Diagnosis, changes_in_words, diagnose_memory, growth_in_words
+from stepscope.advice.growing import Growing
+from stepscope.advice.left_out import LeftOut, fits_of, left_out_in_words, left_out_of
 from stepscope.allocator.replay import Replay, replay_trace
-from stepscope.fitting.advice import EIGHT_BIT, HALF_BATCH, Effect, best_of_each_kind, helpful
-from stepscope.fitting.diagnosis import NUM_CHANGES, Diagnosis, changes_in_words, diagnose_memory, growth_in_words
-from stepscope.fitting.edits import Growing
-from stepscope.fitting.room import LeftOut, fits_of, left_out_in_words, left_out_of
 
 STEPS_OF_A_LEAK = 4
 """Fewer steps show no leak."""
 
-NUM_TRIED = 6
-"""So many of the changes that help most are traced again."""
+NUM_TRIED, NUM_CHANGES = 6, 3
+"""So many of the cures that the trace points to are traced again, and so many that helped are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +157,7 @@ def report_on(
     result, left_out, batches = replay_trace(trace), left_out_of(trace), batches or difference(loaders.seen)
     fits = fits_on(card, left_out, result.peak_allocated_bytes)
     begin(headline(name, trace, result, left_out, fits, batches))
-    say(f"replaying {len(trace.events):,} events with each change")
+    say(f"replaying {len(trace.events):,} events")
     page = diagnose_memory(trace)
     report = Report(
         name=name,
@@ -170,11 +170,11 @@ def report_on(
         batches=batches,
     )
     begin(report.details)
-    tried = tuple(e for e in page.tried if e.change is not EIGHT_BIT or optimizers & {"Adam", "AdamW"})
-    if not any(effect.change is HALF_BATCH for effect in tried):  # what everybody tries first is traced in any case
-        peak = page.peak_reserved_bytes
-        tried = (Effect(change=HALF_BATCH, before_bytes=peak, after_bytes=peak, how="second trace"), *tried)
-    return replace(report, changes=tuple(best_of_each_kind(verified(script, changed, tried, traced, say), NUM_CHANGES)))
+    cures = [cure for cure in page.cures if cure is not EIGHT_BIT or optimizers & {"Adam", "AdamW"}]
+    if HALF_BATCH not in cures:  # what everybody tries first is traced in any case
+        cures.insert(0, HALF_BATCH)
+    known = (*page.changes, *verified(script, changed, cures, page.peak_reserved_bytes, traced, say))
+    return replace(report, changes=tuple(best_of_each_kind(helpful(known), NUM_CHANGES)))
 
 
 def grown(page: Diagnosis, traced: Callable, build: Callable, steps: int, say: Callable) -> tuple[Growing, ...]:
@@ -191,30 +191,26 @@ def grown(page: Diagnosis, traced: Callable, build: Callable, steps: int, say: C
 
 
 def verified(
-    build: Callable, changed: Callable, effects: tuple[Effect, ...], traced: Callable, say: Callable
-) -> tuple[Effect, ...]:
-    """The effects that can be made, each known by a trace of the program with that change.
+    build: Callable, changed: Callable, cures: Sequence[Change], before_bytes: int, traced: Callable, say: Callable
+) -> Iterator[Effect]:
+    """The cures that can be made, each known by a trace of the program with that change.
 
     ``changed(name)`` is ``build`` with a change made.
     """
     from stepscope.tool.changed import half_batch_option
     from stepscope.tool.script import Script
 
-    known = []
-    for number, effect in enumerate(effects):
-        program, option = effect.change.program, half_batch_option(build) if isinstance(build, Script) else ""
-        if effect.how == "replay":
-            known.append(effect)  # the allocator's option, tried on the program's own events
-        elif not program or (program == "half_batch" and not isinstance(build, Script)):
-            continue  # a guess about events that were not traced; and nobody can halve from outside what build() makes
-        elif number < NUM_TRIED:
-            say(f"tracing again: {effect.name}")
-            try:
-                trace = traced(changed(program))
-            except Exception as error:  # noqa: BLE001 - any program; what cannot be done to it is not advised
-                say(f"not traced ({type(error).__name__}: {error})")
-                continue
-            name = f"{effect.name} ({' '.join(option)})" if option and program == "half_batch" else effect.name
-            after, change = replay_trace(trace).peak_reserved_bytes, replace(effect.change, name=name)
-            known.append(replace(effect, change=change, after_bytes=after, how="second trace"))
-    return tuple(helpful(known))
+    is_script = isinstance(build, Script)  # nobody can halve from outside what build() makes
+    option = half_batch_option(build) if is_script else ""
+    possible = [cure for cure in cures if cure.program and (is_script or cure is not HALF_BATCH)]
+    for cure in possible[:NUM_TRIED]:
+        say(f"tracing again: {cure.name}")
+        try:
+            trace = traced(changed(cure.program))
+        except Exception as error:  # noqa: BLE001 - any program; what cannot be done to it is not advised
+            say(f"not traced ({type(error).__name__}: {error})")
+            continue
+        name = f"{cure.name} ({' '.join(option)})" if option and cure is HALF_BATCH else cure.name
+        after = replay_trace(trace).peak_reserved_bytes
+        change = replace(cure, name=name)
+        yield Effect(change=change, before_bytes=before_bytes, after_bytes=after, how="second trace")

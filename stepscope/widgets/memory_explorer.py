@@ -4,8 +4,8 @@ from functools import partial
 
 from memkit.widgets import memory_explorer as kit
 from memkit.widgets.explorer import Choice, Number, View
+from stepscope.advice.changes import advice_in_words
 from stepscope.experts import QWEN_3_30B_A3B
-from stepscope.fitting.advice import advice_in_words
 from stepscope.optimizers import OPTIMIZERS
 from stepscope.setup import BASES, AdapterConfig, Job, Place, linear_layers
 

@@ -12,9 +12,9 @@ from memkit.fit import verdict
 from memkit.widgets import explorer
 from memkit.widgets.explorer import Choice, Explorer, Number, View, takes_length
 from stepscope.experts import PUBLISHED_MODELS
-from stepscope.fitting.plan import GIVES_UP, TrainingPlan
-from stepscope.fitting.plans import PlansFound, find_plans
 from stepscope.pictures import plans_figure
+from stepscope.planner.plan import GIVES_UP, TrainingPlan
+from stepscope.planner.search import PlansFound, find_plans
 
 Plans = Mapping[str, TrainingPlan]
 
@@ -47,7 +47,7 @@ def plans_for(model: str, card: str, tokens: int, seq_len: int, num_cards: int) 
 class PlanExplorer(Explorer, verdict=(130,), status=(225, 76, 175, 105)):
     """Model, card, tokens a step, what may be given up → the unbeaten plans, and the command that traces the code.
 
-    ``plan`` counts the unbeaten plans, the one that gives up least first.
+    ``plan`` counts the unbeaten plans, the one of the least price first.
     """
 
     job: tuple = ()
@@ -81,7 +81,8 @@ class PlanExplorer(Explorer, verdict=(130,), status=(225, 76, 175, 105)):
         if chosen:
             words = [f"Plan {plan} of {len(allowed)} unbeaten: {chosen.name}.", *in_words(chosen, found)]
             sizes = f"--tokens {tokens_per_step} --seq-len {seq_len} --cards {num_cards}"
-            words.append(f"Its code, traced: stepscope fit '{model}' --card '{card}' {sizes}" if plan == 1 else "")
+            is_first = chosen is found.first
+            words.append(f"Its code, traced: stepscope fit '{model}' --card '{card}' {sizes}" if is_first else "")
         rows = {plan.name: plan for plan in allowed[:MAX_ROWS]}
         columns = {
             "time ÷ least": [times_least(plan, found) for plan in rows.values()],
@@ -100,7 +101,7 @@ class PlanExplorer(Explorer, verdict=(130,), status=(225, 76, 175, 105)):
 
 
 def allowed_by(found: PlansFound, gives_up: str) -> tuple[TrainingPlan, ...]:
-    """The unbeaten plans that give up nothing dearer than what is allowed."""
+    """The unbeaten plans that give up nothing dearer than what is allowed, by price."""
     names = [NOTHING, *GIVES_UP, ANYTHING]
     allowed = set(GIVES_UP[: names.index(gives_up)])
     return tuple(plan for plan in found.front if set(plan.gives_up) <= allowed)
@@ -111,14 +112,19 @@ def in_words(plan: TrainingPlan, found: PlansFound) -> tuple[str, ...]:
     gives = f"it gives up {' and '.join(plan.gives_up) or NOTHING}"
     return (
         verdict(plan.peak, plan.card.name),
-        f"A step takes {times_least(plan, found)} × the least time; {gives}.",
+        f"A step takes {times_least(plan, found)} × the least time; {gives}: {priced(plan, found)} × the least price.",
         *found.why(plan).splitlines()[1:2],
     )
 
 
 def times_least(plan: TrainingPlan, found: PlansFound) -> str:
     """The time of its step ÷ the least of the unbeaten plans, as text."""
-    return f"{plan.seconds / found.front[-1].seconds:.2f}"
+    return f"{plan.seconds / min(each.seconds for each in found.front):.2f}"
+
+
+def priced(plan: TrainingPlan, found: PlansFound) -> str:
+    """Its price ÷ that of the first, as text."""
+    return f"{plan.price / found.first.price:.2f}"
 
 
 def next_best(found: PlansFound) -> str:

@@ -9,7 +9,7 @@ from memkit.setup import TrainingSetup
 from memkit.units import format_bytes
 from memkit.widgets.explorer import Choice, Explorer, Number, Switch, View, takes_length
 from stepscope.experts import PUBLISHED_MODELS
-from stepscope.fitting.plan import plan_of
+from stepscope.planner.plan import plan_of
 from stepscope.setup import STAGES, Layout
 from stepscope.sharding.traffic import step_traffic, tokens_to_hide
 from stepscope.widgets.plan_explorer import plans_view

@@ -7,6 +7,7 @@ import pytest
 from cells import texts_of
 
 from memkit.cards import CARDS
+from memkit.fit import fit_on
 from memkit.formula.activations import activation_bytes, autocast_cast_bytes, block_ledger
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import count_parameters
@@ -15,7 +16,6 @@ from memkit.models import LLAMA_2_7B, LLAMA_3_8B, LLAMA_32_1B
 from memkit.recipes import ADAMW, AUTOCAST_BF16, PRECISIONS, PURE_BF16, OptimizerConfig
 from memkit.setup import TrainingSetup
 from memkit.units import format_bytes
-from stepscope.fitting.room import fit_on
 
 SHORT = TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16, seq_len=2048)
 LONG = replace(SHORT, seq_len=4096)

@@ -7,6 +7,7 @@ import torch
 from cells import texts_of
 
 from memkit.cards import CARDS
+from memkit.fit import fit_on
 from memkit.formula.parameters import count_by_kind
 from memkit.models import LLAMA_2_7B, LLAMA_32_1B
 from memkit.recipes import PURE_BF16, OptimizerConfig
@@ -18,8 +19,7 @@ from memkit.widgets.batch_planner import BatchPlanner
 from memkit.widgets.frontier_explorer import cheapest
 from stepscope.allocator.caching import AllocatorConfig
 from stepscope.allocator.film import STORIES, Film
-from stepscope.fitting.room import fit_on
-from stepscope.fitting.step import least_seconds, second_step
+from stepscope.planner.times import least_seconds, second_step
 from stepscope.setup import AdapterConfig, Job
 
 

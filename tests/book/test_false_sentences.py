@@ -25,7 +25,7 @@ from memkit import (
 )
 from memkit.formats.blocks import BLOCK_FORMATS
 from stepscope import OPTIMIZERS, AdapterConfig, Job, Layout, estimate_sharded
-from stepscope.fitting import code_of, plan_of
+from stepscope.planner import code_of, plan_of
 from stepscope.widgets import ShardingExplorer
 
 
@@ -226,10 +226,10 @@ def test_the_sheet_s_renamed_flags_are_told():
 def test_the_rate_of_the_printed_code_is_a_placeholder():
     """Every text has it, for adapters and for all weights, and no byte of a trace depends on it."""
     told = texts_of("10")["planner-code-idea"]
-    for adapter in (None, AdapterConfig(rank=16)):
+    for adapter, rate in ((None, "2e-05"), (AdapterConfig(rank=16), "0.0002")):
         job = Job(model=models.LLAMA_32_1B, precision=recipes.AUTOCAST_BF16, optimizer=FUSED, adapter=adapter)
-        assert "lr=0.0003" in code_of(plan_of(job, CARDS["H100 SXM"]))
-    assert "learning rate, 0.0003, is a placeholder" in told
+        assert f"learning_rate = {rate}  # yours to choose" in code_of(plan_of(job, CARDS["H100 SXM"])).text
+    assert "learning rate is yours to choose and no part of the plan" in told and "0.00002" in told
 
     def traced(lr: float):
         def build():

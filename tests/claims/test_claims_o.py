@@ -10,7 +10,7 @@ from memkit.fit import planned_room
 from memkit.models import LLAMA_2_7B, LLAMA_2_13B, LLAMA_32_1B, LLAMA_32_3B, ModelConfig
 from memkit.recipes import PURE_BF16, OptimizerConfig
 from memkit.units import GIB
-from stepscope.fitting.plan import TrainingPlan, plan_of
+from stepscope.planner.plan import TrainingPlan, plan_of
 from stepscope.setup import TARGETS, AdapterConfig, Job, Layout
 
 A100_40, A100_80, RTX = "A100 SXM 40 GB", "A100 SXM 80 GB", "RTX 4090"

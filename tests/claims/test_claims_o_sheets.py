@@ -32,7 +32,7 @@ from memkit.setup import TrainingSetup
 from memkit.timeline import MemoryTimeline
 from memkit.units import GIB, MIB
 from stepscope.allocator.caching import CachingAllocator
-from stepscope.fitting.plan import plan_of
+from stepscope.planner.plan import plan_of
 from stepscope.program.sharded import one_rank_of, sharded_build
 from stepscope.setup import AdapterConfig, Job, Layout
 from stepscope.tracing.trace import trace_script

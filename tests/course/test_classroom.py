@@ -10,9 +10,8 @@ from lab_server import ROOT
 
 from course.classroom import CUTS, PROFILES, by_process, chapter_budgets, instances, main, most_sharing, plan_classroom
 from memkit.cards import CARDS
-from memkit.fit import planned_room
+from memkit.fit import CONTEXT_BYTES, planned_room
 from memkit.units import GIB
-from stepscope.fitting.room import CONTEXT_BYTES
 
 GUIDE = {7: Fraction(1, 8), 4: Fraction(2, 8), 2: Fraction(4, 8), 1: Fraction(1)}
 """NVIDIA's MIG user guide, "Supported MIG Profiles": instances of a kind on one card, and each one's memory."""

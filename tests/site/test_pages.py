@@ -12,12 +12,12 @@ import pytest
 from bs4 import BeautifulSoup
 
 from memkit.cards import CARDS
+from memkit.fit import fit_on
 from memkit.formula.estimate import estimate_memory
 from memkit.models import PUBLISHED_MODELS
 from memkit.recipes import AUTOCAST_BF16, OptimizerConfig
 from memkit.setup import TrainingSetup
 from memkit.units import format_bytes
-from stepscope.fitting.room import fit_on
 
 pytestmark = [pytest.mark.site, pytest.mark.browser]
 AXE = Path(sys.prefix) / "npm" / "node_modules" / "axe-core" / "axe.min.js"

@@ -10,8 +10,8 @@ from memkit.recipes import AUTOCAST_BF16, FUSED_ADAMW, PURE_BF16, OptimizerConfi
 from memkit.setup import TrainingSetup
 from memkit.strategies import NONE
 from memkit.units import GIB, format_bytes
-from stepscope.fitting.plan import TrainingPlan, plan_of
 from stepscope.optimizers import OPTIMIZERS
+from stepscope.planner.plan import TrainingPlan, plan_of
 from stepscope.setup import AdapterConfig, Job, linear_layers
 
 SMALL = OptimizerConfig(record=OPTIMIZERS["torchao 8-bit AdamW"], implementation="fused")

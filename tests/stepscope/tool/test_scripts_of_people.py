@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from memkit.units import format_bytes
+from stepscope.advice.left_out import fits_of, left_out_of
 from stepscope.allocator.replay import replay_trace
-from stepscope.fitting.room import fits_of, left_out_of
 from stepscope.tool.batches import Batch, largest_of
 from stepscope.tool.changed import changed_build
 from stepscope.tool.command_line import main

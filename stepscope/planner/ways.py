@@ -26,16 +26,18 @@ from memkit.recipes import (
     Precision,
 )
 from memkit.strategies import FULL, NONE, SAVE_ATTENTION, SAVE_EVERY_SECOND, SAVE_PRODUCTS, Strategy, groups
-from stepscope.fitting.optimizers import PLANNED
-from stepscope.fitting.step import seconds_of
 from stepscope.optimizers import OPTIMIZERS
+from stepscope.planner.times import seconds_of
 from stepscope.setup import AdapterConfig, Job, Layout, Place, linear_layers
 
+FP16_MASTER = replace(PURE_FP16, name="fp16 + fp32 master", master_dtype="float32")
 PRECISIONS = {
     "bfloat16": (AUTOCAST_BF16, FP32, PURE_BF16, BF16_MASTER, MEGATRON, KAHAN_BF16),
-    "float16": (AUTOCAST_FP16, FP32),
+    "float16": (AUTOCAST_FP16, FP32, FP16_MASTER),
 }
-"""What is tried where the tensor cores multiply the dtype; a GradScaler refuses gradients in float16."""
+"""What is tried where the tensor cores multiply the dtype; a GradScaler refuses gradients in float16 on the card."""
+MASTER_ON_HOST = BF16_MASTER, FP16_MASTER
+"""Of copies that an optimizer on the host keeps there: weights and gradients in 16 bits on the card."""
 BESIDE_ADAPTERS = {"bfloat16": PURE_BF16, "float16": PURE_FP16}
 """Of the frozen weights; the adapters are float32."""
 
@@ -44,15 +46,31 @@ Stepper = tuple[OptimizerConfig, Place]
 
 FUSED = FUSED_ADAMW, Place.AFTER_BACKWARD
 
+PLACES = {
+    "AdamW": tuple(Place),
+    "torchao 8-bit AdamW": (Place.AFTER_BACKWARD, Place.IN_BACKWARD),
+    "torchao 4-bit AdamW": (Place.AFTER_BACKWARD, Place.IN_BACKWARD),
+    "paged AdamW": (Place.AFTER_BACKWARD, Place.IN_BACKWARD),
+}
+"""Where each optimizer that is tried may step, by its name."""
+
+NO_OPTIMIZER = {
+    "train differently": ("SGD", "SGD momentum", "Adafactor", "Lion", "Muon"),
+    "keep states as large as torchao's 8-bit ones": ("8-bit AdamW", "torchao FP8 AdamW", "paged 8-bit AdamW"),
+}
+"""The optimizers that are not tried, by what they do for which they are not."""
+
 TRIED: tuple[Stepper, ...] = tuple(
-    (OptimizerConfig(record=OPTIMIZERS[name], implementation=implementation), place)
-    for name, known in PLANNED.items()
-    for implementation, place in known.ways
+    (OptimizerConfig(record=OPTIMIZERS[name], implementation="fused"), place)
+    for name, places in PLACES.items()
+    for place in places
 )
-"""The optimizers that are tried, each in the ways that ``PLANNED`` says."""
+"""The optimizers that are tried, each where it may step."""
 
 GROUPS = (2, 3, 4)
 RANK = 16
+PIECES = 8
+"""Of the loss, where it is computed in pieces (chapter 10, section 3)."""
 
 
 @lru_cache(maxsize=64)
@@ -80,22 +98,31 @@ def trained_by(
 ) -> Iterator[tuple[Precision, Stepper, AdapterConfig | None]]:
     """What is trained, in which precision, and by which optimizer that steps where.
 
-    Only AdamW after the backward keeps copies beside 16-bit weights. A GradScaler lets nothing step before all
-    gradients are there.
+    Adapters are stepped by AdamW after the backward.
     """
     half = "bfloat16" if "bfloat16" in card.dtypes else "float16"
     steppers = TRIED if layout is None else (FUSED,)
     for stepper, precision in product(steppers if adapter is None else (), PRECISIONS[half]):
-        keeps_copies = precision.master_dtype or precision.remainder_dtype
-        may_copy = stepper == FUSED and layout is None
-        may_scale = stepper[1] == Place.AFTER_BACKWARD
-        if (may_copy or not keeps_copies) and (may_scale or precision != AUTOCAST_FP16):
+        if can_step(precision, stepper, layout):
             yield precision, stepper, None
     if layout is None:
         lora = adapter or AdapterConfig(rank=RANK, targets=linear_layers(job.model))
-        for stepper, base in product(steppers, ("as loaded", "nf4")):
-            if half == "bfloat16" or stepper[1] == Place.AFTER_BACKWARD:
-                yield BESIDE_ADAPTERS[half], stepper, replace(lora, base=base)
+        for base in ("as loaded", "nf4"):
+            yield BESIDE_ADAPTERS[half], FUSED, replace(lora, base=base)
+
+
+def can_step(precision: Precision, stepper: Stepper, layout: Layout | None) -> bool:
+    """Whether the optimizer can step weights and gradients of this precision there.
+
+    Copies beside 16-bit weights are kept by AdamW after the backward, or by AdamW on the host. A GradScaler lets
+    nothing step before all gradients are there, and takes none in float16 but as float32 on the host.
+    """
+    place, has_copies = stepper[1], bool(precision.master_dtype or precision.remainder_dtype)
+    if place.is_on_host:
+        return precision in MASTER_ON_HOST or not (has_copies or precision == PURE_BF16)
+    if has_copies:
+        return stepper == FUSED and layout is None and precision != FP16_MASTER
+    return place == Place.AFTER_BACKWARD or precision != AUTOCAST_FP16
 
 
 def ways_of(
@@ -114,8 +141,10 @@ def ways_of(
             spreads = [replace(layout, param_dtype=param_dtype, reduce_dtype=dtype) for dtype in (None, *wide)]
         bare = replace(job, precision=precision, optimizer=optimizer, place=place, adapter=added)
         for spread in spreads:
-            for cut, strategy in product(worthy_cuts(bare, spread, num_sequences, card), strategies):
-                yield replace(cut, recomputation=strategy), spread
+            pieces = (1, PIECES) if spread is None and job.seq_len % PIECES == 0 else (1,)
+            cuts = worthy_cuts(bare, spread, num_sequences, card)
+            for cut, strategy, num_pieces in product(cuts, strategies, pieces):
+                yield replace(cut, recomputation=strategy, loss_pieces=num_pieces), spread
 
 
 def worthy_cuts(job: Job, layout: Layout | None, num_sequences: int, card: Card) -> Iterator[Job]:
@@ -138,13 +167,17 @@ LEFT_OUT = {
     "take more bytes and no less time": "foreach and for-loop AdamW, stored scores, float32 logits or frozen weights, "
     "zeroed gradients, two float32 copies, checkpoints that never stop early, blocks run again that are not the first",
     "are stepped by no library": "paged states on the host, moments in a dtype of their own, gradients in one without "
-    "a float32 copy of the weights, copies but by AdamW after the backward",
+    "a float32 copy of the weights, copies but by AdamW after the backward or on the host",
+    "save the host's memory, or next to nothing": "states in 16 bits or fewer on the host, optimizers beside adapters "
+    "but AdamW after the backward",
     "train another model": "adapters of another rank or beside fewer layers",
-    "have no formula": "saved activations on the host, a loss in pieces",
-    "may be faster": "policies for other operations or for some blocks, larger groups of blocks",
+    "have no formula": "saved activations on the host",
+    "may be faster": "policies for other operations or for some blocks, larger groups of blocks, a loss in fewer "
+    "pieces",
 }
 LEFT_OUT_ON_MANY = LEFT_OUT | {
-    "are planned for one card": "adapters, optimizers but AdamW after the backward, copies beside 16-bit weights",
+    "are planned for one card": "adapters, optimizers but AdamW after the backward, copies beside 16-bit weights, a "
+    "loss in pieces",
     "keep more on each card": "sharded groups of fewer cards than all",
     "have no formula": f"{LEFT_OUT['have no formula']}, gradients sent after the last micro-batch alone (no_sync), "
     "blocks under FSDP that run again in part or in groups",
@@ -154,10 +187,7 @@ LEFT_OUT_ON_MANY = LEFT_OUT | {
 
 def not_tried(card: Card, num_cards: int) -> str:
     """What is left out for a job, a reason a line."""
-    names: dict[str, list[str]] = {}
-    for name, known in PLANNED.items():
-        names.setdefault(known.why_not, []).append(name)
-    left_out = {reason: ", ".join(found) for reason, found in names.items() if reason}
+    left_out = {reason: ", ".join(names) for reason, names in NO_OPTIMIZER.items()}
     left_out |= LEFT_OUT if num_cards == 1 else LEFT_OUT_ON_MANY
     lines = ["Not tried, because they", *(f"- {reason}: {what}" for reason, what in left_out.items())]
     if "bfloat16" not in card.dtypes:

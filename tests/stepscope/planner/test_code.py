@@ -1,7 +1,6 @@
-"""Every kind of text that is printed for a plan, executed: the model, the optimizer and the peak are the plan's."""
+"""The text that is printed for a plan, executed: the model, the optimizer and the peak are the plan's."""
 
 import os
-import warnings
 from dataclasses import replace
 
 import pytest
@@ -24,14 +23,15 @@ from memkit.recipes import (
 )
 from memkit.strategies import FULL, SAVE_ATTENTION, SAVE_EVERY_SECOND, every, groups
 from stepscope.experts import PUBLISHED_MODELS, experts_config
-from stepscope.fitting import plan_run
-from stepscope.fitting.plan import plan_of
-from stepscope.fitting.plan_code import LIBRARIES, code_of, trainer_arguments, why_not
-from stepscope.fitting.plan_run import made_from_config, run_text, traced
-from stepscope.fitting.plans import find_plans
 from stepscope.formula.adapters import count_adapter_parameters
 from stepscope.hugging_face import config_of, model_of_config
 from stepscope.optimizers import OPTIMIZERS
+from stepscope.planner import run_code
+from stepscope.planner.code import code_of, why_not
+from stepscope.planner.plan import plan_of
+from stepscope.planner.run_code import made_from_config, run_text, traced
+from stepscope.planner.search import find_plans
+from stepscope.planner.ways import FP16_MASTER
 from stepscope.setup import AdapterConfig, Job, Layout, linear_layers
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -67,21 +67,23 @@ PLANS = {
     "float32": {"precision": FP32}, "float16": {"precision": AUTOCAST_FP16},
     "Kahan": {"precision": KAHAN_BF16}, "master": {"precision": BF16_MASTER}, "Megatron": {"precision": MEGATRON},
     "LoRA": LORA, "QLoRA": {**QLORA, "recomputation": FULL},
-    "host": {"precision": PURE_BF16, **adamw("on the host", "foreach")},
-    "gradients too": {**AUTO, **adamw("on the host, gradients too", "foreach"), "grad_accum_steps": 1},
+    "host": {**AUTO, **adamw("on the host")},
+    "master on the host": {"precision": BF16_MASTER, **adamw("on the host")},
+    "fp16 on the host": {"precision": FP16_MASTER, **adamw("on the host")},
+    "gradients too": {**AUTO, **adamw("on the host, gradients too"), "grad_accum_steps": 1},
+    "master, gradients too": {
+        "precision": FP16_MASTER, **adamw("on the host, gradients too"), "grad_accum_steps": 1, "recomputation": FULL,
+    },
+    "pieces": {**AUTO, "loss_pieces": 8}, "LoRA, pieces": {**LORA, "loss_pieces": 8, "recomputation": FULL},
+    "8-bit, pieces": {"precision": PURE_BF16, **named("torchao 8-bit AdamW"), "loss_pieces": 8},
     "in backward": {**adamw("in backward"), **AT_ONCE},
     "paged in backward": {**named("paged AdamW", place="in backward"), **AT_ONCE},
-    "Adafactor in backward": {**named("Adafactor", "for-loop", "in backward"), **AT_ONCE},
-    "4-bit on the host": {
-        **AUTO, **named("torchao 4-bit AdamW", "foreach", "on the host"), "recomputation": groups(2, "", 1),
-    },
-    "Adafactor on the host": {"precision": FP32, **named("Adafactor", "for-loop", "on the host")},
     "paged, groups": {"precision": AUTOCAST_BF16, **named("paged AdamW"), "recomputation": groups(2)},
     "8-bit, first": {**AUTO, **named("torchao 8-bit AdamW"), "recomputation": groups(1, num_again=2)},
     "4-bit, policy": {
         "precision": PURE_BF16, **named("torchao 4-bit AdamW"), "recomputation": SAVE_EVERY_SECOND,
     },
-    "Adafactor, every second": {**AUTO, **named("Adafactor", "for-loop"), "recomputation": every(2)},
+    "4-bit, every second": {**AUTO, **named("torchao 4-bit AdamW"), "recomputation": every(2)},
     "policy": {**AUTO, "recomputation": SAVE_ATTENTION}, "DDP": {**AUTO, "layout": sharded(0)},
     "DDP, view": {"precision": PURE_BF16, "layout": sharded(0, gradient_as_bucket_view=True)},
     "ZeRO-1": {"precision": AUTOCAST_BF16, "layout": sharded(1)},
@@ -96,22 +98,17 @@ def made(family: str, name: str, kind: str):
     adapter = base and AdapterConfig(rank=16, targets=linear_layers(MODELS[family]), base=base)
     setup = Job(
         model=MODELS[family], seq_len=512, micro_batch_size=2, adapter=adapter,
-        uses_fused_norm=LIBRARIES[kind] == "book", **choices,
+        uses_fused_norm=kind == "plain", **choices,
     )
     return plan_of(setup, CARD, layout)
 
 
 EACH = [("Llama", "plain", name) for name in PLANS]
 EACH += [(family, "transformers", name) for name in PLANS for family in ("Llama", "GPT-2")][::3]
-EACH += [(family, "trainer", name) for family, name in (
-    ("Llama", "full"), ("Qwen2", "LoRA"), ("GPT-2", "LoRA"), ("Llama", "QLoRA"), ("GPT-2", "pure, recomputed"),
-    ("Llama", "paged, groups"), ("GPT-2", "8-bit, first"), ("Qwen2", "Adafactor, every second"),
-    ("Llama", "4-bit, policy"), ("GPT-2", "float16"), ("Qwen2", "policy"),
-)]
 EACH += [("Qwen2", "transformers", "QLoRA"), ("GPT-2", "transformers", "QLoRA"), ("GPT-2", "plain", "QLoRA")]
-EACH += [("GPT-2", "trainer", "QLoRA"), ("Qwen3", "transformers", "LoRA"), ("Qwen3", "trainer", "full")]
+EACH += [("Qwen3", "transformers", "LoRA"), ("Qwen2", "transformers", "LoRA, pieces")]
 EACH += [("experts", "plain", "LoRA"), ("experts", "transformers", "pure, recomputed"), ("experts", "plain", "ZeRO-3")]
-ALL = [(family, kind, name) for family in MODELS for kind in ("plain", "transformers", "trainer") for name in PLANS]
+ALL = [(family, kind, name) for family in MODELS for kind in ("plain", "transformers") for name in PLANS]
 REST = [pytest.param(*case, marks=pytest.mark.exhaustive) for case in ALL if case not in EACH]
 
 
@@ -125,13 +122,13 @@ def test_the_text_is_the_plan(family, kind, name, monkeypatch):
         with pytest.raises(ValueError, match="not offered"):
             code_of(plan, kind)
         return
-    plan_run.traced_bytes.cache_clear()
-    monkeypatch.setattr(plan_run, "run_text", lambda text, *how: run_text(text, *how, seen=seen))
+    run_code.traced_bytes.cache_clear()
+    monkeypatch.setattr(run_code, "run_text", lambda code, *how: run_text(code, *how, seen=seen))
     assert traced(plan, kind).traced_bytes == pytest.approx(plan.peak_bytes, rel=0.01)
-    assert_it_is_the_plan(plan, kind, seen)
+    assert_it_is_the_plan(plan, seen)
 
 
-def assert_it_is_the_plan(plan, kind: str, seen: dict) -> None:
+def assert_it_is_the_plan(plan, seen: dict) -> None:
     """What the executed text left behind, by torch's and the libraries' own words."""
     setup, model = plan.setup, seen["model"]
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -144,21 +141,16 @@ def assert_it_is_the_plan(plan, kind: str, seen: dict) -> None:
     elif plan.layout is None:
         assert sum(p.numel() for p in trained) == count_parameters(setup.model)
         assert {p.dtype for p in trained} == {getattr(torch, setup.precision.weight_dtype)}
-    optimizer = seen.get("optimizer") or getattr(seen.get("trainer"), "optimizer", None)
-    optimizer = optimizer or next(iter(seen["optimizers"].values()))  # in the backward each weight has its own
-    optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate's wrapper
+    optimizer = seen.get("optimizer") or next(iter(seen["optimizers"].values()))  # in the backward each has its own
     names = {type(optimizer).__name__, *(c.__name__ for c in type(optimizer).__mro__)}
     wanted = {"kahan": "SixteenBitAdamW", "master": "SixteenBitAdamW"}.get(getattr(optimizer, "write", ""), "")
-    wanted = wanted or {"on the host": "CPUOffloadOptimizer"}.get(str(setup.place)[:11], "")
     wanted = wanted or ("ZeroRedundancyOptimizer" if plan.layout and plan.layout.stage == 1 else "")
     known = setup.optimizer.record.made_by.partition(":")[2]
     assert (wanted or known) in names or (known.startswith("Paged") and optimizer.is_paged)
     num_wrapped = sum("checkpoint" in str(vars(module).get("forward")) for module in model.modules())
     regions = [is_again for _, is_again in setup.recomputation.regions(setup.model.num_layers)]
-    if kind == "trainer" and setup.recomputation == FULL and not setup.adapter:
-        assert seen["trainer"].args.activation_checkpointing
-    else:
-        assert num_wrapped == sum(regions)
+    assert num_wrapped == sum(regions)
+    assert ("on_host" in seen) == setup.place.is_on_host
 
 
 # --- what stands in for files and for a driver ------------------------------------------------------------------------
@@ -197,36 +189,72 @@ def test_a_loop_in_float16_trains():
     setup = Job(model=TINY_LLAMA, seq_len=64, precision=AUTOCAST_FP16, optimizer=FUSED_ADAMW, device="cpu")
     batch = random_batches(TINY_LLAMA, setup)()
     names = {"model": Transformer(setup), "batches": iter([batch] * 9)}
-    exec(code_of(plan_of(setup, CARDS["T4"])), names)
+    exec(code_of(plan_of(setup, CARDS["T4"])).text, names)
     first, *_, last = (names["step"]() for _ in range(4))
     assert names["scaler"].get_scale() == 2**16 and last < first
 
 
-# --- what each library has an argument for ----------------------------------------------------------------------------
+@pytest.mark.parametrize("place", ["on the host", "on the host, gradients too"])
+def test_a_step_on_the_host_is_torch_s_own_step_clipped(place):
+    """The printed code on the CPU beside AdamW and clipping in float32 on the model itself: the same weights after."""
+    torch.manual_seed(0)
+    setup = Job(model=TINY_LLAMA, seq_len=64, optimizer=FUSED_ADAMW, device="cpu", place=place)
+    batch, model = random_batches(TINY_LLAMA, setup)(), Transformer(setup)
+    plain = Transformer(setup)
+    plain.load_state_dict(model.state_dict())
+    names = {"model": model, "batches": iter([batch] * 3)}
+    exec(code_of(plan_of(setup, CARD)).text, names)
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=names["learning_rate"])
+    for _ in range(3):
+        names["step"]()
+        plain(*batch).backward()
+        torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    pairs = zip(model.parameters(), plain.parameters(), strict=True)
+    assert all(torch.allclose(ours, torchs, atol=1e-6) for ours, torchs in pairs)
 
 
-def test_what_a_library_cannot_say_is_not_offered_and_the_reason_is_given():
-    """Llama-2-7B on a 4090 was printed for the trainer without its offload: 52.81 GiB for 19.73."""
-    found = find_plans(PUBLISHED_MODELS["Llama-2-7B"], CARD, tokens_per_step=16384, seq_len=2048, code="trainer")
-    assert "on the host: the trainer has no argument" in found.not_tried
-    assert all(plan.setup.place == "after backward" for plan in found.in_order)
-    kinds = "plain, transformers, trainer"
-    with pytest.raises(ValueError, match=f"kind='jax' is not one of {kinds}"):
+def test_a_float16_model_with_its_copy_on_the_host_trains():
+    """Real values on the CPU: after an overflow at most the scale holds, and the loss of the batch falls."""
+    torch.manual_seed(0)
+    setup = Job(model=TINY_LLAMA, seq_len=64, optimizer=FUSED_ADAMW, device="cpu", place="on the host",
+                precision=FP16_MASTER)
+    batch, code = random_batches(TINY_LLAMA, setup)(), code_of(plan_of(setup, CARD))
+    names = {"model": Transformer(setup), "batches": iter([batch] * 9)}
+    exec(code.text, names)
+    first, *_, last = (names["step"]() for _ in range(6))
+    assert names["scaler"].get_scale() >= 2**15 and last < first
+    copies, model = names["on_host"], names["model"]
+    assert all(torch.equal(copies[p].half(), p) and copies[p].dtype == torch.float32 for p in model.parameters())
+
+
+@pytest.mark.parametrize("num_pieces", [1, 8])
+def test_the_loss_of_a_loaded_model_leaves_out_what_is_no_target(num_pieces, tmp_path):
+    """Against transformers' own loss on the labels, rows padded on the right, in float32."""
+    transformers = pytest.importorskip("transformers")
+    setup = Job(model=replace(LLAMA, num_layers=1), seq_len=64, device="cpu", loss_pieces=num_pieces,
+                uses_fused_norm=False)
+    made_from_config(setup, "saved", device_map="cpu", dtype=torch.float32).save_pretrained(tmp_path)
+    code = code_of(plan_of(replace(setup, model=replace(setup.model, num_kv_heads=8)), CARD), "transformers")
+    names = {}
+    exec(code.text.replace("MODEL", str(tmp_path)), names)
+    tokens = torch.randint(8192, (2, 65))
+    labels = tokens.clone()
+    labels[1, 40:] = -100
+    own = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)(input_ids=tokens, labels=labels).loss
+    ours = names["model"](tokens[:, :-1], labels[:, 1:])
+    assert torch.allclose(own, ours, atol=1e-5)
+
+
+def test_what_cannot_be_said_is_not_offered_and_the_reason_is_given():
+    found = find_plans(LLAMA, CARD, tokens_per_step=512, seq_len=512, code="transformers")
+    assert "products in float32: the attention of transformers" in found.not_tried
+    assert all(plan.setup.precision != FP32 for plan in found.in_order)
+    with pytest.raises(ValueError, match="model='jax' is not one of plain, transformers"):
         code_of(found.plans[0], "jax")
-
-
-@pytest.mark.parametrize("name", [name for name in PLANS if not why_not(made("GPT-2", name, "trainer"), "trainer")])
-def test_the_trainer_takes_every_argument(name, tmp_path):
-    """Nothing is deprecated, and what its own class holds is the plan."""
-    transformers, plan = pytest.importorskip("transformers"), made("GPT-2", name, "trainer")
-    given = trainer_arguments(plan) | {"output_dir": str(tmp_path)}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", FutureWarning)
-        args = transformers.TrainingArguments(**given, use_cpu=True)
-    assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (2, plan.setup.grad_accum_steps)
-    assert args.optim == given["optim"] and (args.fp16, args.bf16) == (plan.scales_loss, given["bf16"])
 
 
 def test_a_paged_state_takes_no_memory_of_this_machine():
     """A trace of Llama-3.2-1B's paged AdamW once took 10 GB of it."""
-    assert plan_run.paged_on_host(2**20, 2**20, dtype=torch.float32, device=None).numel() == 2**40
+    assert run_code.paged_on_host(2**20, 2**20, dtype=torch.float32, device=None).numel() == 2**40

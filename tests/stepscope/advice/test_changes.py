@@ -6,7 +6,7 @@ import pytest
 
 from memkit.formula.estimate import estimate_memory
 from memkit.models import GPT2_SMALL
-from stepscope.fitting.advice import CHANGES, advice_in_words, effects_on_setup
+from stepscope.advice.changes import CHANGES, advice_in_words, effects_on_setup
 from stepscope.setup import Job, Place
 
 SETUP = Job(model=GPT2_SMALL, micro_batch_size=8)

@@ -4,6 +4,7 @@ The first step makes the optimizer's states, and each step after the second is l
 here: the adviser, the planner, the explorers.
 """
 
+import math
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -142,6 +143,7 @@ def passes_of(setup: Job) -> float:
     one = Pass(
         model=model, seq_len=setup.seq_len, attention=setup.attention, dropout=setup.dropout,
         rank=adapter.rank if adapter else 0, targets=adapter.targets if adapter else (),
+        loss_pieces=math.gcd(setup.loss_pieces, setup.seq_len),
     )
     is_plain = strategy.scope == "blocks" and strategy.stops_early and not strategy.saved_ops
     if not is_plain or len(model.blocks_by_kind) > 1:
@@ -168,6 +170,7 @@ class Pass(NamedTuple):
     dropout: float
     rank: int
     targets: tuple[str, ...]
+    loss_pieces: int = 1
     recomputation: Strategy = NONE
 
 
@@ -179,7 +182,7 @@ def passes_by(one: Pass) -> float:
         device="cpu",
     )
     adapter = AdapterConfig(rank=one.rank, targets=one.targets) if one.rank else None
-    flops = step_flops(replace(plain, adapter=adapter, recomputation=one.recomputation))
+    flops = step_flops(replace(plain, adapter=adapter, recomputation=one.recomputation, loss_pieces=one.loss_pieces))
     return 3 * flops.total / _flops(plain)
 
 

@@ -1,8 +1,8 @@
 """One page about a run, for chapter 07 and ``stepscope snapshot``: what filled the memory, when, and by which line.
 
-Every change is tried, not guessed: the events are changed as the change would change them, played through the
-allocator again, and the two peaks are subtracted (``stepscope.fitting.advice``). A recording names no parts. Its page
-says what a recording does say: lines, sizes, the peak, what stands at the end and what grows.
+It says what is held, by which line and since when, what grows, and what would cure it. A number stands beside a cure
+only where the same events were replayed by other options of the allocator: what a changed program takes is known when
+it is traced again, as ``stepscope report`` does. A recording has no program, and names no parts.
 """
 
 from dataclasses import dataclass, replace
@@ -10,26 +10,25 @@ from pathlib import Path
 
 from memkit.timeline import PARTS, Events, MemoryTimeline
 from memkit.units import Printable, aligned_table, format_bytes, on_page
+from stepscope.advice.changes import EXPANDABLE_SEGMENTS, SHARE_SHOWN, Change, Effect, Run, cures_of
+from stepscope.advice.growing import BEFORE_THE_STEPS, NUM_SPANS, Growing, growing_lines, line_of
 from stepscope.allocator.caching import AllocatorConfig
 from stepscope.allocator.replay import Replay, replay_trace
 from stepscope.allocator.snapshots import RecordedRun, read_snapshot
-from stepscope.fitting.advice import Effect, Run, best_of_each_kind, effects_on_run
-from stepscope.fitting.edits import NUM_SPANS, Growing, growing_lines, line_of
 
 NUM_LINES = 8
-NUM_CHANGES = 3
-SHARE_SHOWN = 100
-"""Less than one part in so many of the peak is no growth worth a line."""
+NUM_CURES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """Blocks alive at the peak that one line of the model, or one operation, made."""
+    """Blocks alive at the peak that one line of the model, or one operation, made; the oldest of them ``since``."""
 
     where: str
     part: str | None
     num_blocks: int
     num_bytes: int
+    since: str = ""
 
     @property
     def row(self) -> tuple[str, str, str, str]:
@@ -42,9 +41,9 @@ class Line:
 class Diagnosis(Printable):
     """One page about a run: its peak, what stood there, and what would help.
 
-    ``recorded`` is the recording it is of, if it is of one. ``moment`` is the peak's phase and step in words. The
-    changes have one base, ``peak_reserved_bytes``: a saving is the difference of two replays from an empty card, taken
-    off it.
+    ``recorded`` is the recording it is of, if it is of one. ``moment`` is the peak's phase and step in words.
+    ``cures`` are named without a number. ``changes`` have one base, ``peak_reserved_bytes``: a saving is the difference
+    of two replays of these very events from an empty card, taken off it.
     """
 
     result: Replay
@@ -52,17 +51,14 @@ class Diagnosis(Printable):
     moment: str
     parts: dict[str | None, int]
     lines: tuple[Line, ...]
-    tried: tuple[Effect, ...]
+    changes: tuple[Effect, ...]
+    cures: tuple[Change, ...]
     peak_reserved_bytes: int
     growing: tuple[Growing, ...] = ()
 
-    @property
-    def changes(self) -> tuple[Effect, ...]:
-        """The changes that help most."""
-        return tuple(best_of_each_kind(self.tried, NUM_CHANGES))
-
     def __str__(self) -> str:
-        lines = [("by line", "part", "blocks", "bytes"), *(line.row for line in self.lines)]
+        lines = [("by line", "part", "since", "bytes")]
+        lines += [(*line.row[:2], line.since, line.row[3]) for line in self.lines]
         pages = [self._headline(), self._parts(), aligned_table(lines), *growth_in_words(self.growing)]
         cached = self.result.peak_reserved_bytes - self.result.peak_allocated_bytes
         unseen = max(self.result.peak_allocated_bytes - sum(self.parts.values()), 0)
@@ -70,7 +66,7 @@ class Diagnosis(Printable):
             f"In no tensor: {format_bytes(unseen)} in the allocator's rounding and workspaces, "
             f"{format_bytes(cached)} reserved but not allocated."
         )
-        return on_page(*pages, changes_in_words(self.changes))
+        return on_page(*pages, cures_in_words(self.cures[:NUM_CURES]), changes_in_words(self.changes))
 
     def _headline(self) -> str:
         result, failure = self.result, self.result.failure
@@ -104,10 +100,18 @@ class Diagnosis(Printable):
 def changes_in_words(changes: tuple[Effect, ...]) -> str:
     """A table of changes with what each saves, and a line with its reason."""
     if not changes:
-        return "Nothing tried here saves a byte."
+        return "Of what was tried, nothing saves a byte."
     rows = [["what would help most", "saves", "reserved then", "known by"]]
     rows += [[c.name, format_bytes(c.saved_bytes), format_bytes(c.after_bytes), c.how] for c in changes]
     return on_page(aligned_table(rows), *(f"{c.name}: {c.why}" for c in changes), between="\n")
+
+
+def cures_in_words(cures: tuple[Change, ...]) -> str:
+    """Cures and their reasons; what each saves only a trace of the changed program says."""
+    if not cures:
+        return "These events point to no cure."
+    head = "What these events point to; what it saves, a trace of the changed program says:"
+    return on_page(head, *(f"- {cure.name}: {cure.why}" for cure in cures), between="\n")
 
 
 def diagnose_memory(
@@ -127,8 +131,8 @@ def diagnose_memory(
     >>> from memkit import TrainingSetup, models, trace_memory, training_build
     >>> from stepscope import diagnose_memory
     >>> trace = trace_memory(training_build(TrainingSetup(model=models.TINY_GPT2, seq_len=64)))
-    >>> "what would help most" in str(diagnose_memory(trace))
-    True
+    >>> [cure.name for cure in diagnose_memory(trace).cures]
+    ['8-bit AdamW']
     """
     result, recorded = played(source, config, device, **card)
     timeline, events = result.timeline, result.timeline.events
@@ -136,7 +140,8 @@ def diagnose_memory(
     live = events.live_at(base.peak_event)
     has_failed = result.failure is not None or bool(recorded and recorded.failed)
     has_phases = any(event.part for event in events)
-    run = Run(events=events, live=live, config=result.config, has_failed=has_failed, has_phases=has_phases)
+    run = Run(events=events, live=live, has_failed=has_failed, has_phases=has_phases)
+    growing = growing_lines(events, max(live.num_bytes // SHARE_SHOWN, 1))
     headline = result.peak_reserved_bytes if result.failure is None else base.peak_reserved_bytes
     parts = {part: born.num_bytes for part, born in live.by(lambda event: event.part).items()}
     return Diagnosis(
@@ -144,11 +149,24 @@ def diagnose_memory(
         recorded=recorded,
         moment=events.moment(base.peak_event),
         parts={part: parts[part] for part in (*PARTS, None) if part in parts},
-        lines=lines_of(live)[:NUM_LINES],
-        tried=tuple(effects_on_run(timeline, run, headline, base.peak_reserved_bytes)),
+        lines=lines_of(live, events)[:NUM_LINES],
+        changes=without_holes(timeline, result.config, headline, base.peak_reserved_bytes),
+        cures=cures_of(run, () if has_failed and not has_phases else growing),  # a forward that died half-way grows too
         peak_reserved_bytes=headline,
-        growing=growing_lines(events, max(live.num_bytes // SHARE_SHOWN, 1)),
+        growing=growing,
     )
+
+
+def without_holes(
+    timeline: MemoryTimeline, config: AllocatorConfig, before_bytes: int, replayed_bytes: int
+) -> tuple[Effect, ...]:
+    """What segments that grow would save on the very same events, where that is a byte."""
+    if config.expandable_segments:
+        return ()
+    growing = AllocatorConfig(expandable_segments=True)
+    after = before_bytes - replayed_bytes + replay_trace(timeline, growing).peak_reserved_bytes
+    effect = Effect(change=EXPANDABLE_SEGMENTS, before_bytes=before_bytes, after_bytes=after, how="replay")
+    return (effect,) if effect.saved_bytes > 0 else ()
 
 
 def played(
@@ -183,10 +201,15 @@ def growth_in_words(growing: tuple[Growing, ...]) -> tuple[str, ...]:
     return aligned_table(rows), meaning
 
 
-def lines_of(births: Events) -> tuple[Line, ...]:
-    """The blocks by line and part, the line with most bytes first."""
-    lines = [
-        Line(where=where, part=part, num_blocks=len(own), num_bytes=own.num_bytes)
-        for (where, part), own in births.by(lambda event: (line_of(event), event.part)).items()
-    ]
+def lines_of(births: Events, events: Events) -> tuple[Line, ...]:
+    """The blocks by line and part, the line with most bytes first, each since its oldest block was made."""
+    first = {event.block: number for number, event in reversed([*enumerate(events)]) if event.num_bytes > 0}
+    lines = []
+    for (where, part), own in births.by(lambda event: (line_of(event), event.part)).items():
+        oldest = min(first[event.block] for event in own)
+        phase, step = events[oldest].phase, events[oldest].step
+        since = phase if phase in BEFORE_THE_STEPS else f"step {step}, {phase}"
+        if not phase:
+            since = f"event {oldest + 1:,} of {len(events):,}"
+        lines.append(Line(where=where, part=part, num_blocks=len(own), num_bytes=own.num_bytes, since=since))
     return tuple(sorted(lines, key=lambda line: -line.num_bytes))

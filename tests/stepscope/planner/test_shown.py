@@ -2,7 +2,7 @@
 
 from tests_of_the_kit import kit_tests
 
-from stepscope.fitting.plans import PlansFound
+from stepscope.planner.search import PlansFound
 
 
 def test_plans_show_in_a_notebook_what_they_print():

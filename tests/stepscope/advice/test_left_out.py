@@ -10,11 +10,11 @@ from memkit.formula.estimate import estimate_memory
 from memkit.models import GPT2_LARGE
 from memkit.recipes import OptimizerConfig
 from memkit.timeline import Instant, MemoryTimeline
+from stepscope.advice.left_out import fits_of, left_out_of, replayed_holes
 from stepscope.allocator.caching import AllocatorConfig
 from stepscope.allocator.film import growing_story
 from stepscope.allocator.replay import replay_trace
-from stepscope.fitting.plan import plan_of
-from stepscope.fitting.room import fits_of, left_out_of, replayed_holes
+from stepscope.planner.plan import plan_of
 from stepscope.setup import Job
 
 CARD = CARDS["RTX 3090"]

@@ -1,12 +1,8 @@
-"""What a change does to recorded events: leave blocks out, make them smaller, make them again later.
-
-A function takes events and returns new ones, to be played through the allocator again. What it cannot know
-it does not do: an edit of a recording is a prediction, and ``Effect.how`` in ``stepscope.fitting.advice`` says so.
-"""
+"""What a run's events show of what it keeps: lines that hold more and more, and graphs that no backward wanted."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 
 from memkit.timeline import Event, Events
@@ -92,46 +88,6 @@ def growing_lines(events: Sequence[Event], least_bytes: int = 1) -> tuple[Growin
     return tuple(sorted(growing, key=lambda line: -line.grown_bytes))
 
 
-def without(events: Sequence[Event], leaves_out: Callable[[Event], bool]) -> list[Event]:
-    """The events without the blocks that ``leaves_out`` names."""
-    gone = {event.block for event in events if event.num_bytes > 0 and leaves_out(event)}
-    return [event for event in events if event.block not in gone]
-
-
-def scaled(events: Sequence[Event], part: str, divisor: int, least_bytes: int = 0) -> list[Event]:
-    """The events with every block of ``part`` that has ``least_bytes`` or more a ``divisor``-th as large."""
-    out = []
-    for event in events:
-        if event.part == part and abs(event.num_bytes) >= least_bytes:
-            size = -(-abs(event.num_bytes) // divisor)
-            event = replace(event, num_bytes=size if event.num_bytes > 0 else -size)
-        out.append(event)
-    return out
-
-
-def recomputed(events: Sequence[Event], chosen: Callable[[Event], bool], is_wanted: bool = True) -> list[Event]:
-    """The events with the chosen blocks freed once the next block is born, and made again before their free.
-
-    ``is_wanted=False``: nobody wants them later, so none is made again.
-    """
-    chosen_blocks = {event.block for event in events if event.num_bytes > 0 and chosen(event)}
-    out: list[Event] = []
-    waiting: list[Event] = []
-    for event in events:
-        if event.num_bytes > 0:
-            out.append(event)
-            out += [replace(born, num_bytes=-born.num_bytes) for born in waiting]
-            waiting = [event] if event.block in chosen_blocks else []
-            continue
-        if event.block in chosen_blocks and event.block not in [born.block for born in waiting]:
-            if not is_wanted:
-                continue
-            out.append(replace(event, num_bytes=-event.num_bytes))
-        waiting = [born for born in waiting if born.block != event.block]
-        out.append(event)
-    return out
-
-
 def held_for_no_backward(events: Sequence[Event], min_times: int = 1) -> set[int]:
     """Blocks that pile up and are let go together, in a run without a backward: a graph that nobody needed.
 
@@ -144,27 +100,3 @@ def held_for_no_backward(events: Sequence[Event], min_times: int = 1) -> set[int
     graphs = [[event for event in run if event.block in born] for run in runs if len(run) >= MIN_BURST]
     num_large = sum(-2 * sum(event.num_bytes for event in graph) > most for graph in graphs)
     return {event.block for graph in graphs for event in graph} if num_large >= min_times else set()
-
-
-def gradients_set_to_none(events: Sequence[Event]) -> list[Event]:
-    """The events with the gradients that are never freed freed after each optimizer step, and made again.
-
-    The next backward is given all of them at its start, which is earlier than it makes them.
-    """
-    kept = {e.block: e for e in Events(events).live_at(len(events) - 1) if e.part == "gradients"}
-    out: list[Event] = []
-    there: dict[int, Event] = {}
-    away: dict[int, Event] = {}
-    previous = ""
-    for event in events:
-        if previous == "optimizer" != event.phase:
-            out += [replace(born, num_bytes=-born.num_bytes) for born in there.values()]
-            there, away = {}, there
-        if previous != "backward" == event.phase:
-            out += away.values()
-            there, away = there | away, {}
-        if event.num_bytes > 0 and event.block in kept:
-            there[event.block] = event
-        out.append(event)
-        previous = event.phase
-    return out

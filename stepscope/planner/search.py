@@ -1,7 +1,7 @@
 """Every plan for a job: a model and tokens per step in, precision, optimizer, recomputation, batch, ... out.
 
-Whether a plan fits is decided by ``room``, its time is computed from the card's rates, and what it gives up is said in
-words. ``PlansFound.chosen`` gives up least, then takes least time, and its very code is traced before it is shown.
+Whether a plan fits is decided by ``memkit.fit``, its time is computed from the card's rates, and what it gives
+up is said in words. ``RULE`` is the order of plans; the code of the chosen one is traced before it is shown.
 ``dev/judge_plans.py`` holds the plans against traces of random jobs.
 
 A peak by formula takes milliseconds and a job has thousands of plans, so a plan is played only if what it keeps at
@@ -9,28 +9,33 @@ rest and from forward to backward leaves it a chance: ``least_bytes`` is below i
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
-from memkit.cards import CARDS, Card
+from memkit.cards import Card
 from memkit.models import ModelConfig
-from memkit.setup import TrainingSetup
-from memkit.strategies import CORE, FULL, NONE, SAVE_ATTENTION, SAVE_EVERY_SECOND, SAVE_PRODUCTS, every
+from memkit.strategies import NONE
 from memkit.units import Printable, Text, aligned_table, as_one_of, as_whole_number, format_bytes, on_page
-from stepscope.fitting.grid import layouts_of, not_tried, ways_of
-from stepscope.fitting.plan import TrainingPlan, plan_of
-from stepscope.fitting.plan_code import LIBRARIES, why_not
-from stepscope.fitting.plan_run import traced
+from stepscope.planner.code import MODELS, why_not
+from stepscope.planner.plan import FACTORS, HOST_SHARE, TrainingPlan
+from stepscope.planner.run_code import traced
+from stepscope.planner.ways import layouts_of, not_tried, ways_of
 from stepscope.setup import AdapterConfig, Job
 
 NUM_MISSED = 3
 NUM_NEIGHBOURS = 3
 NUM_SHOWN = 12
 
+RULE = (
+    "Of the plans that fit even at worst (if none does, of those that should fit) the first has the least price: the "
+    "time of its step, times the factor of each thing that it gives up."
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlansFound(Printable):
-    """Every plan that was tried for a job. ``kind`` is that of the code that is asked for."""
+    """Every plan that was tried for a job. ``kind`` is whose model the code is for."""
 
     plans: tuple[TrainingPlan, ...]
     not_tried: str = ""
@@ -38,15 +43,20 @@ class PlansFound(Printable):
 
     @cached_property
     def in_order(self) -> tuple[TrainingPlan, ...]:
-        """Those that the code can say: what gives up least first, then what takes least time.
+        """Those that the code can say, by their price.
 
-        Of equal times what runs nothing again is first: only products count, and a policy runs the rest again.
+        Of equal prices what runs nothing again is first: only products count, and a policy runs the rest again.
         """
+        said = (plan for plan in self.plans if not why_not(plan, self.kind))
+        return tuple(sorted(said, key=lambda plan: (plan.price, *among_equals(plan))))
 
-        def order(plan: TrainingPlan) -> tuple:
-            return plan.sacrifice, plan.seconds, plan.setup.recomputation != NONE, plan.least_bytes
-
-        return tuple(sorted((plan for plan in self.plans if not why_not(plan, self.kind)), key=order))
+    @property
+    def fitting(self) -> Iterator[TrainingPlan]:
+        """Those that fit even at worst, or if none does those that should fit, by price; each played when asked for."""
+        at_worst = (plan for plan in self.in_order if plan.may_fit_at_worst and plan.fits_at_worst)
+        if (first := next(at_worst, None)) is not None:
+            return chain([first], at_worst)
+        return (plan for plan in self.in_order if plan.may_fit and plan.fits)
 
     @cached_property
     def first(self) -> TrainingPlan | None:
@@ -55,27 +65,25 @@ class PlansFound(Printable):
 
     @cached_property
     def chosen(self) -> TrainingPlan | None:
-        """The first that fits by the trace of its own code too, or, where no trace follows that, by formula."""
-        return next((plan for plan in (traced(plan, self.kind) for plan in self.fitting) if plan.fits), None)
-
-    @property
-    def fitting(self) -> Iterator[TrainingPlan]:
-        """Those that fit by formula, in order; each is played when it is asked for."""
-        return (plan for plan in self.in_order if plan.may_fit and plan.fits)
+        """The first that fits as surely by the trace of its own code, or, where no trace follows that, by formula."""
+        pairs = ((plan, traced(plan, self.kind)) for plan in self.fitting)
+        return next((run for plan, run in pairs if run.fits_at_worst or (run.fits and not plan.fits_at_worst)), None)
 
     @cached_property
     def front(self) -> tuple[TrainingPlan, ...]:
-        """The unbeaten: no plan that fits is as fast and gives up nothing dearer. Of a few plans all that fit.
+        """The unbeaten, by price: no plan that fits as surely is as fast by as small a factor.
 
-        Memory that stays free is of no use, so that bytes decide only whether a plan fits.
+        Memory that stays free is of no use, so that bytes decide only whether a plan fits. Of a few plans all that fit.
         """
         if len(self.plans) <= NUM_SHOWN:
             return tuple(self.fitting)
-        stairs: list[TrainingPlan] = []
-        for plan in self.in_order:
-            if (not stairs or plan.seconds < stairs[-1].seconds) and plan.may_fit and plan.fits:
+        at_worst, stairs = self.first is not None and self.first.fits_at_worst, []
+        for plan in sorted(self.in_order, key=lambda plan: (plan.factor, plan.seconds, *among_equals(plan))):
+            if stairs and plan.seconds >= stairs[-1].seconds:
+                continue
+            if plan.may_fit_at_worst and plan.fits_at_worst if at_worst else plan.may_fit and plan.fits:
                 stairs.append(plan)
-        return tuple(stairs)
+        return tuple(sorted(stairs, key=lambda plan: plan.price))
 
     @property
     def played(self) -> tuple[TrainingPlan, ...]:
@@ -84,7 +92,7 @@ class PlansFound(Printable):
 
     @cached_property
     def missed(self) -> tuple[TrainingPlan, ...]:
-        """The nearest of those that do not fit and would come before the first that does."""
+        """The nearest of those that do not fit, or not as surely, and would come before the first that does."""
         before = self.in_order[: self.in_order.index(self.first)] if self.first else self.in_order
         nearest: list[TrainingPlan] = []
         for plan in sorted(before, key=lambda plan: plan.least_bytes):
@@ -94,44 +102,56 @@ class PlansFound(Printable):
         return tuple(nearest)
 
     def neighbours(self, plan: TrainingPlan) -> tuple[TrainingPlan, ...]:
-        """Unbeaten plans that are faster than this one, each of which gives up something dearer."""
-        faster = [other for other in self.front if other.sacrifice > plan.sacrifice and other.seconds < plan.seconds]
-        return tuple(faster[:NUM_NEIGHBOURS])
+        """The unbeaten plans of the next higher prices."""
+        return tuple([other for other in self.front if other.price > plan.price][:NUM_NEIGHBOURS])
 
     def why(self, plan: TrainingPlan) -> str:
         """Why a plan is the one to take: what it gives up, and what its neighbours would."""
-        others = self.neighbours(plan)
-        faster = "Plans that are faster and fit give up something dearer:" if others else "No plan that fits is faster."
-        words = [f"It gives up: {', '.join(plan.gives_up) or 'nothing but time'}. {faster}"]
-        for other in others:
-            lost = [each for each in other.gives_up if each not in plan.gives_up]
+        words = [f"It gives up: {', '.join(plan.gives_up) or 'nothing but time'}."]
+        for other in self.neighbours(plan):
             words.append(
                 f"{other.name} would take {other.seconds / plan.seconds:.2f} of its time and "
-                f"{format_bytes(other.peak_bytes)}; it gives up: {', '.join(lost)}."
+                f"{format_bytes(other.peak_bytes)} and give up {', '.join(other.gives_up) or 'nothing but time'}: "
+                f"{other.price / plan.price:.2f} of its price."
             )
         return "\n".join(words)
 
     def table(self) -> Text:
-        """The front, a plan a line; as text with what each gives up below it, so that a page is wide enough."""
+        """The front; as text a line of numbers for each plan, and below it its name and what it gives up."""
+        first = min(plan.price for plan in self.front)
         least = min(plan.seconds for plan in self.front)
-        head, rows = ["plan", "peak", "to spare", "time"], []
+        head, rows = ["peak", "at worst", "time", "price"], []
         for plan in self.front:
-            sizes = format_bytes(plan.peak_bytes), format_bytes(plan.fit.expected_bytes)
-            rows.append([plan.name, *sizes, f"{plan.seconds / least:.2f}×"])
+            sizes = format_bytes(plan.peak_bytes), f"{format_bytes(plan.fit.least_bytes)} left".replace("-", "−")
+            rows.append([*sizes, f"{plan.seconds / least:.2f}×", f"{plan.price / first:.2f}×"])
         given = [", ".join(plan.gives_up) or "nothing but time" for plan in self.front]
-        flat = [[*head, "gives up"], *([*row, words] for row, words in zip(rows, given, strict=True))]
+        named = zip(self.front, rows, given, strict=True)
+        flat = [["plan", *head, "gives up"], *([plan.name, *row, words] for plan, row, words in named)]
         name, rule, *lines = aligned_table([head, *rows]).splitlines()
-        pairs = zip(lines, given, strict=True)
-        return Text("\n".join([name, rule, *(f"{line}\n  gives up: {words}" for line, words in pairs)]),
-                    aligned_table(flat).html)
+        pairs = zip(lines, self.front, given, strict=True)
+        below = (f"{line}\n  {plan.name}\n  gives up: {words}" for line, plan, words in pairs)
+        return Text("\n".join([name, rule, *below]), aligned_table(flat).html)
 
     def __str__(self) -> str:
         parts = [self.table()] if self.front else []
         if self.missed:
             short = [f"{plan.name}: {too_much(plan)}" for plan in self.missed]
-            parts.append("Nearest of those that would come first and do not fit:\n" + "\n".join(short))
+            parts.append("Nearest of those that have a lower price and do not fit as surely:\n" + "\n".join(short))
         chosen = self.chosen
-        return on_page(*parts, self.not_tried, chosen_in_words(chosen), self.why(chosen) if chosen else "")
+        words = chosen_in_words(chosen), self.why(chosen) if chosen else ""
+        return on_page(*parts, rule_in_words(), self.not_tried, *words)
+
+
+def among_equals(plan: TrainingPlan) -> tuple[bool, int]:
+    """Orders plans of one price: first what runs nothing again, then what may take less."""
+    return plan.setup.recomputation != NONE, plan.least_bytes
+
+
+def rule_in_words() -> str:
+    """``RULE``, and the factors."""
+    factors = ", ".join(f"{words} {factor:g}" for words, factor in FACTORS.items())
+    host = f"The host is taken to have {HOST_SHARE} times the cards' memory, unless you say it."
+    return f"{RULE} The factors, a judgement: {factors}. {host}"
 
 
 def chosen_in_words(plan: TrainingPlan | None) -> str:
@@ -150,6 +170,8 @@ def too_much(plan: TrainingPlan) -> str:
     """By how much a plan misses the card, or else the host's memory."""
     if not plan.fit.is_expected:
         return f"{format_bytes(-plan.fit.expected_bytes)} too much"
+    if plan.has_host_room:
+        return f"should fit, at worst {format_bytes(-plan.fit.least_bytes)} too much"
     return f"the host would hold {format_bytes(plan.host_bytes)}, {format_bytes(plan.host_room_bytes)} are there"
 
 
@@ -160,8 +182,9 @@ def find_plans(
     """Every plan for a model on so many equal cards with so many tokens between two optimizer steps, over all cards.
 
     With an ``adapter`` only plans that train it are tried, with frozen weights as loaded and in 4 bits.
-    ``host_room_bytes``: plans that would keep more in the host's memory do not fit. ``code`` is the kind of text that
-    is to say the plan; models of transformers write their RMSNorm in Python, which keeps more.
+    ``host_room_bytes``: plans that would keep more in the host's memory do not fit; left out, ``HOST_SHARE`` times the
+    cards' memory. ``code`` is the kind of text that is to say the plan; models of transformers write their RMSNorm in
+    Python, which keeps more.
 
     Raises: ValueError: tokens that are no whole number of sequences for every card, or what ``TrainingSetup`` refuses.
 
@@ -178,10 +201,12 @@ def find_plans(
             f"tokens_per_step={tokens} is no whole number of {seq_len} × {num_cards} tokens; "
             f"{' or '.join(map(str, near))} would be"
         )
-    is_ours = LIBRARIES[as_one_of("code", code, LIBRARIES)] == "book"
+    is_ours = as_one_of("code", code, MODELS) == "plain"
     job = Job(model=model, seq_len=seq_len, uses_fused_norm=is_ours)
     if adapter is not None and num_cards > 1:
         raise ValueError(f"adapter={adapter!r} on num_cards={num_cards}: adapters are planned for one card")
+    if host_room_bytes is None:
+        host_room_bytes = HOST_SHARE * num_cards * card.memory_bytes
     plans = tuple(
         TrainingPlan(setup=way, card=card, layout=spread, host_room_bytes=host_room_bytes)
         for layout in layouts_of(num_cards)
@@ -191,23 +216,3 @@ def find_plans(
     if refused:
         left_out = "\n- ".join([f"{left_out}\nNot offered as {code}:", *refused])
     return PlansFound(plans=plans, not_tried=left_out, kind=code)
-
-
-def plan_recomputation(setup: TrainingSetup, card_bytes: int) -> PlansFound:
-    """The plans of one setup, which differ in what runs again, on an A100 of so many bytes.
-
-    Raises: ValueError: a card that CUDA's context fills, or a setup without a formula.
-
-    >>> from memkit import GIB, models
-    >>> from memkit.recipes import FUSED_ADAMW, PURE_BF16
-    >>> setup = TrainingSetup(model=models.LLAMA_32_1B, precision=PURE_BF16, optimizer=FUSED_ADAMW, seq_len=8192)
-    >>> plan_recomputation(setup, 24 * GIB).chosen.setup.recomputation.name
-    'save attention and products'
-    """
-    size = as_whole_number("card_bytes", card_bytes, 1)
-    card = replace(CARDS["A100 SXM 80 GB"], name=f"card of {format_bytes(size)}", memory_report=f"{size} bytes")
-    return PlansFound(plans=tuple(plan_of(setup.under(strategy), card) for strategy in NINE))
-
-
-NINE = NONE, CORE, SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION, every(4), every(3), every(2), FULL
-"""The recomputations of chapter 04."""

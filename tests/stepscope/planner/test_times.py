@@ -10,8 +10,8 @@ from memkit.models import LLAMA_2_7B
 from memkit.recipes import AUTOCAST_BF16, FP32, FUSED_ADAMW, PURE_BF16, OptimizerConfig
 from memkit.strategies import FULL, every, groups, sequential
 from stepscope.experts import QWEN_3_30B_A3B
-from stepscope.fitting.step import seconds_by_term
 from stepscope.optimizers import OPTIMIZERS
+from stepscope.planner.times import seconds_by_term
 from stepscope.setup import AdapterConfig, Job, Layout, linear_layers
 
 CARD = CARDS["RTX 4090"]

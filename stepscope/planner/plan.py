@@ -1,8 +1,10 @@
-"""A plan: a setup on a card, or on each of several, with its peak, its time, and what it gives up in words.
+"""A plan: a setup on a card, or on each of several, with its peak, its time, what it gives up, and its price.
 
-Memory can be bought with three coins: time, precision, and how much of the model is trained. No number adds them up.
+Memory can be bought with three coins: time, precision, and how much of the model is trained. ``FACTORS`` says what the
+last two are taken to be worth in time.
 """
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -19,25 +21,45 @@ from memkit.strategies import FULL, NONE, Strategy, groups
 from memkit.timeline import Instant
 from memkit.units import round_up
 from stepscope.experts import num_experts_of
-from stepscope.fitting.optimizers import GIVEN_UP, planned
-from stepscope.fitting.step import paged_bytes, peak_of, resting_bytes, run_again, seconds_of
 from stepscope.formula.job import Standing, host_bytes, standing_of
 from stepscope.optimizers import is_quantized
+from stepscope.planner.times import paged_bytes, peak_of, resting_bytes, run_again, seconds_of
 from stepscope.setup import AdapterConfig, Job, Layout, Place, as_job
 
 SUMMED, NARROW_STATES = "gradients summed in 16 bits", "states rounded to bf16"
-ROUNDED, ADAPTERS_ONLY, FOUR_BITS = "updates rounded to bf16", "only adapters are trained", "frozen weights in 4 bits"
-GIVES_UP = (SUMMED, NARROW_STATES, *GIVEN_UP, ROUNDED, ADAPTERS_ONLY, FOUR_BITS)
-"""What a plan may give up besides time, the dearest last."""
+IN_8_BITS, IN_4_BITS = "states in 8 bits", "states in 4 bits"
+ROUNDED, AT_RANDOM = "updates rounded to bf16", "updates rounded to bf16 at random"
+NOT_CLIPPED = "gradients not clipped"
+ADAPTERS_ONLY, FOUR_BITS = "only adapters are trained", "frozen weights in 4 bits"
+
+DIGITS = 1.35
+"""A little more than full recomputation takes, 4/3 of the time: what runs again gives the same digits."""
+
+FACTORS = {
+    AT_RANDOM: 1.05, SUMMED: 1.25, IN_8_BITS: DIGITS, ROUNDED: DIGITS, NOT_CLIPPED: DIGITS, FOUR_BITS: DIGITS,
+    IN_4_BITS: 1.8, NARROW_STATES: 2.0, ADAPTERS_ONLY: 3.0,
+}
+"""What a plan may give up besides time, and by which factor its time counts then: a judgement, and no measurement.
+
+States in bf16 are dearer than in 8 bits: with beta2 = 0.999 a second moment in bf16 never falls, for a thousandth is
+less than half of its last place (``tests/stepscope/planner/test_search.py``).
+"""
+
+GIVES_UP = tuple(FACTORS)
+
+HOST_SHARE = 2
+"""A host is taken to have so many times the memory of its cards, unless it is said: a usual size, and no rule."""
 
 OWN_STEP = {"kahan": 32, "master": 24}
 """Bytes that ``SixteenBitAdamW`` makes in float32 for each value of the tensor that it steps; the widened gradient of a
-16-bit one, 4, comes on top. ``tests/stepscope/fitting/test_plan_code.py`` traces them."""
+16-bit one, 4, comes on top. ``tests/stepscope/planner/test_code.py`` traces them."""
 
 
-def written_by(precision: Precision) -> str:
+def written_by(job: Job) -> str:
     """How ``SixteenBitAdamW`` keeps what rounding to 16 bits takes, or '' where torch's optimizers step alone."""
-    return "kahan" if precision.remainder_dtype else "master" if precision.master_dtype else ""
+    if job.place.is_on_host:  # the copy is the host's, and is what steps
+        return ""
+    return "kahan" if job.precision.remainder_dtype else "master" if job.precision.master_dtype else ""
 
 
 def is_narrow(dtype: str) -> bool:
@@ -61,7 +83,7 @@ class TrainingPlan:
 
         The formula's step with copies beside 16-bit weights is one fused kernel, and the code's is not.
         """
-        peak, setup, write = peak_of(self.setup, self.layout), self.setup, written_by(self.setup.precision)
+        peak, setup, write = peak_of(self.setup, self.layout), self.setup, written_by(self.setup)
         if not write:
             return peak
         gradient = 0 if setup.precision.gradient_dtype == "float32" else 4
@@ -87,7 +109,7 @@ class TrainingPlan:
         setup, layout = self.setup, self.layout
         inside = layout and layout.param_dtype
         compute = inside or setup.precision.compute_dtype
-        num_logits = setup.tokens_per_micro_batch * setup.model.vocab_size
+        num_logits = setup.tokens_per_micro_batch * setup.model.vocab_size // setup.loss_pieces
         kept = setup.micro_batch_size * kept_bytes(setup, *([inside, inside] if inside else ()))
         wide = "float32" if setup.precision.uses_autocast else compute
         kept += tensor_bytes(num_logits, wide) + tensor_bytes(num_logits, compute)
@@ -101,10 +123,22 @@ class TrainingPlan:
     @cached_property
     def may_fit(self) -> bool:
         """Whether it has a chance by what its peak is never below, and by the peak if every block ran again."""
-        least, strategy = fit_on(self.card, self.least_bytes).is_expected, self.setup.recomputation
-        if not least or not strategy.num_again:
-            return least
-        return replace(self, setup=replace(self.setup, recomputation=whole(strategy.group_size))).fits
+        has_room = fit_on(self.card, self.least_bytes).is_expected
+        return has_room and (self.with_all_again is None or self.with_all_again.fits)
+
+    @cached_property
+    def may_fit_at_worst(self) -> bool:
+        """The same of the highest that may stand beside the tensors."""
+        has_room = fit_on(self.card, self.least_bytes).least_bytes >= 0
+        return has_room and (self.with_all_again is None or self.with_all_again.fits_at_worst)
+
+    @property
+    def with_all_again(self) -> "TrainingPlan | None":
+        """The plan under which every block runs again, where some do."""
+        strategy = self.setup.recomputation
+        if not strategy.num_again:
+            return None
+        return replace(self, setup=replace(self.setup, recomputation=whole(strategy.group_size)))
 
     @cached_property
     def seconds(self) -> float:
@@ -119,7 +153,17 @@ class TrainingPlan:
     @property
     def fits(self) -> bool:
         """Whether it fits by what is expected beside the tensors, and the host's memory, where that is known."""
-        return self.fit.is_expected and (self.host_room_bytes is None or self.host_bytes <= self.host_room_bytes)
+        return self.has_host_room and self.fit.is_expected
+
+    @property
+    def fits_at_worst(self) -> bool:
+        """Whether it fits by the highest that may stand beside the tensors."""
+        return self.has_host_room and self.fit.least_bytes >= 0
+
+    @property
+    def has_host_room(self) -> bool:
+        """Whether the host holds what is kept there, where its memory is known."""
+        return self.host_room_bytes is None or self.host_bytes <= self.host_room_bytes
 
     @cached_property
     def host_bytes(self) -> int:
@@ -138,17 +182,27 @@ class TrainingPlan:
     def gives_up(self) -> tuple[str, ...]:
         """Which of ``GIVES_UP``, in that order."""
         setup, precision = self.setup, self.setup.precision
-        given = {planned(setup.optimizer.record).gives_up}
+        record, given = setup.optimizer.record, set()
+        if is_quantized(record):
+            given.add(IN_4_BITS if "4-bit" in record.name else IN_8_BITS)
         if setup.adapter is not None:
-            given |= {ADAPTERS_ONLY, FOUR_BITS} if setup.adapter.base == "nf4" else {ADAPTERS_ONLY}
+            given |= {ADAPTERS_ONLY, *[FOUR_BITS] * (setup.adapter.base == "nf4")}
         else:
             keeps_all = precision.master_dtype or precision.remainder_dtype
-            given |= {ROUNDED} if is_narrow(precision.weight_dtype) and not keeps_all else set()
-            record = setup.optimizer.record
-            moments = {state.dtype or precision.moment_dtype for state in record.states if state.is_moment}
-            given |= {NARROW_STATES} if any(map(is_narrow, moments)) and not is_quantized(record) else set()
+            if is_narrow(precision.weight_dtype) and not keeps_all:
+                given.add(AT_RANDOM if self.rounds_at_random else ROUNDED)
+            moments = [state.dtype or precision.moment_dtype for state in record.states if state.is_moment]
+            if any(map(is_narrow, moments)) and not is_quantized(record):
+                given.add(NARROW_STATES)
             given |= {SUMMED} if self.sums_narrow else set()
+        given |= {NOT_CLIPPED} if setup.place == Place.IN_BACKWARD else set()
         return tuple(words for words in GIVES_UP if words in given)
+
+    @property
+    def rounds_at_random(self) -> bool:
+        """Whether a rounded update is right on average: torchao's optimizers can round so."""
+        is_torchaos = self.setup.optimizer.record.made_by.startswith("torchao.")
+        return is_torchaos and self.setup.precision.weight_dtype == "bfloat16" and self.setup.adapter is None
 
     @property
     def sums_narrow(self) -> bool:
@@ -161,9 +215,14 @@ class TrainingPlan:
         return is_narrow(reduced) or (is_narrow(own) and accumulates)
 
     @cached_property
-    def sacrifice(self) -> int:
-        """Orders plans: one dear thing is dearer than all cheaper ones."""
-        return sum(2 ** GIVES_UP.index(words) for words in self.gives_up)
+    def factor(self) -> float:
+        """By what its time counts for what it gives up: the product of ``FACTORS``."""
+        return math.prod(FACTORS[words] for words in self.gives_up)
+
+    @property
+    def price(self) -> float:
+        """What orders plans: the seconds of a step times the factor."""
+        return self.seconds * self.factor
 
     @property
     def name(self) -> str:
@@ -180,6 +239,7 @@ class TrainingPlan:
             spread += ", gradients in the buckets"
         if self.layout and self.layout.reduce_dtype:
             spread += f", summed in {self.layout.reduce_dtype}"
+        again += f"loss in {setup.loss_pieces} pieces, " * (setup.loss_pieces > 1)
         return f"{again}{setup.micro_batch_size} × {setup.grad_accum_steps}{spread}"
 
     @property
@@ -215,6 +275,7 @@ class OneSequence(NamedTuple):
     weight_dtype: str
     compute_dtype: str
     adapter: AdapterConfig | None
+    loss_pieces: int
     recomputation: Strategy = NONE
 
 
@@ -229,7 +290,7 @@ def kept_bytes(setup: Job, weight_dtype: str = "", compute_dtype: str = "") -> i
         model=setup.model, seq_len=setup.seq_len, attention=setup.attention, dropout=setup.dropout,
         uses_fused_norm=setup.uses_fused_norm, upcasts_logits=setup.upcasts_logits, device=setup.device,
         weight_dtype=weight_dtype or precision.weight_dtype, compute_dtype=compute_dtype or precision.compute_dtype,
-        adapter=setup.adapter,
+        adapter=setup.adapter, loss_pieces=setup.loss_pieces if setup.seq_len % setup.loss_pieces == 0 else 1,
     )
     if strategy.scope != "blocks" or strategy.saved_ops or strategy == FULL or len(setup.model.blocks_by_kind) > 1:
         return kept_by(one._replace(recomputation=strategy))
@@ -245,5 +306,5 @@ def kept_by(one: OneSequence) -> int:
     dtypes = {name: choices.pop(name) for name in ("weight_dtype", "compute_dtype")}
     job, model = Job(**choices, precision=Precision(name="", **dtypes)), one.model
     shared = 8 * one.seq_len * (model.head_dim + 1) + (one.seq_len * one.seq_len if one.attention == "stored" else 0)
-    shared += model.num_layers * round_up(4 * num_experts_of(model))
+    shared += model.num_layers * round_up(4 * num_experts_of(model)) + 2 * round_up(1) * one.loss_pieces
     return max(activation_bytes(job) - shared, 0)

@@ -9,9 +9,9 @@ from torch import nn
 from memkit.models import TINY_GPT2, TINY_LLAMA
 from memkit.program.transformer import training_build
 from memkit.setup import TrainingSetup
+from stepscope.advice.diagnosis import Diagnosis, diagnose_memory
 from stepscope.allocator.replay import replay_trace
 from stepscope.allocator.snapshots import predicted_snapshot
-from stepscope.fitting.diagnosis import Diagnosis, diagnose_memory
 from stepscope.tool.program_report import report_on
 from stepscope.tracing.trace import trace_script
 

@@ -1,109 +1,92 @@
 """A plan's code, traced before anybody is shown it: the very text, on tensors without data.
 
 The book's model is this book's; what ``from_pretrained`` would load is made by the family's own module from its
-configuration. A trainer's text runs its trainer. Loads torch, and the libraries that the text names.
+configuration. Loads torch, and the libraries that the text names.
 """
 
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, chdir, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from functools import lru_cache, partial
 from importlib import import_module
 from io import StringIO
-from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 from memkit.strategies import NONE
-from stepscope.fitting.plan import TrainingPlan
-from stepscope.fitting.plan_code import code_of
-from stepscope.fitting.step import as_high
 from stepscope.hugging_face import config_of
+from stepscope.planner.code import Code, code_of
+from stepscope.planner.plan import TrainingPlan
+from stepscope.planner.times import as_high
 from stepscope.setup import Job, Layout
 
 NUM_STEPS = 2
 """The second step has the states that the first one makes."""
 
 
-def traced(plan: TrainingPlan, kind: str = "plain") -> TrainingPlan:
+def traced(plan: TrainingPlan, model: str = "plain") -> TrainingPlan:
     """The plan with the traced peak of its own code; unchanged where torch or a library of it is not there.
 
     Of more than two micro-batches two are run: a third is as high as the second.
     """
     try:
         short = replace(plan, setup=as_high(plan.setup))
-        return replace(plan, traced_bytes=traced_bytes(code_of(short, kind), short.setup, plan.layout))
+        return replace(plan, traced_bytes=traced_bytes(code_of(short, model), short.setup, plan.layout))
     except ImportError:
         return plan
 
 
 @lru_cache(maxsize=64)
-def traced_bytes(text: str, setup: Job, layout: Layout | None) -> int:
-    """The highest bytes of a plan's second step, as its code runs; of a trainer's, of two steps."""
+def traced_bytes(code: Code, setup: Job, layout: Layout | None) -> int:
+    """The highest bytes of a plan's second step, as its code runs."""
     from stepscope.program.sharded import one_rank_of
     from stepscope.tracing.trace import trace_script
 
     with ExitStack() as stack:
         stack.enter_context(one_rank_of(layout.world_size) if layout else nullcontext())
-        stack.enter_context(chdir(stack.enter_context(TemporaryDirectory())))
         stack.enter_context(redirect_stdout(StringIO()))
         stack.enter_context(redirect_stderr(StringIO()))
         stack.callback(logging.disable, logging.NOTSET)
         logging.disable(logging.WARNING)  # what libraries say of this machine is not about the plan
-        import_libraries(text)
-        for stand_in in stand_ins(setup, text):
+        import_libraries(code)
+        for stand_in in stand_ins(setup, code):
             stack.enter_context(stand_in)
-        build = partial(run_text, text, setup, layout)
+        build = partial(run_text, code, setup, layout)
         return trace_script(build, steps=NUM_STEPS).for_step(NUM_STEPS).peak_bytes
 
 
-def import_libraries(text: str) -> None:
+def import_libraries(code: Code) -> None:
     """Import what the text does, before a trace pretends that there is a card, of which libraries would ask more."""
     try:
         import_module("torchvision")
     except (ImportError, RuntimeError):  # one built for another torch: transformers is to find none
         sys.modules["torchvision"] = None
-    names: dict = {}
-    for line in text.splitlines():
-        if line.startswith(("import ", "from ")):
-            exec(line, names)  # noqa: S102 - the text is ours, and is to be run
-    if "Trainer" in names:
-        import_module("accelerate")
+    for library in code.libraries:
+        import_module(library)
 
 
-def run_text(text: str, setup: Job, layout: Layout | None = None, seen: dict | None = None) -> Callable:
+def run_text(code: Code, setup: Job, layout: Layout | None = None, seen: dict | None = None) -> Callable:
     """Execute the text with what it needs from its reader, and give back its step. ``seen`` gets its names."""
-    from memkit.program.transformer import Transformer, random_batches
-    from stepscope.program import job  # noqa: F401 - the modules of experts
+    from memkit.program.transformer import random_batches
+    from stepscope.program.job import Transformer
 
     names = {} if seen is None else seen
-    if "from_pretrained" not in text:
+    if not code.loads_model:
         inside = layout and layout.param_dtype or setup.precision.compute_dtype
         precision = replace(setup.precision, compute_dtype=inside)
-        names["model"] = Transformer(replace(setup, recomputation=NONE, adapter=None, precision=precision))
-    if "trainer.train()" in text:
-        row = [0] * setup.seq_len
-        num_rows = NUM_STEPS * setup.micro_batch_size * setup.grad_accum_steps
-        names["dataset"] = [{"input_ids": row, "labels": row}] * num_rows
-        trainer = import_module("transformers").Trainer
-        with patch.object(trainer, "train", lambda self: None):
-            exec(text, names)  # noqa: S102
-        # One call makes all its steps: the second, so that what stood while the model was loaded is no part of it.
-        calls = iter((lambda: None, names["trainer"].train))
-        return lambda: next(calls)()
+        bare = replace(setup, recomputation=NONE, adapter=None, precision=precision, loss_pieces=1)
+        names["model"] = Transformer(bare)
     names["batches"] = iter(random_batches(setup.model, setup), None)
-    exec(text, names)  # noqa: S102
+    exec(code.text, names)  # noqa: S102 - the text is ours, and is to be run
     return names["step"]
 
 
-def stand_ins(setup: Job, text: str) -> Iterator:
+def stand_ins(setup: Job, code: Code) -> Iterator:
     """What is put in the place of files on the disk, and of memory that only CUDA's driver gives."""
-    if "trainer.train()" in text:
-        yield patch("transformers.trainer.DEFAULT_PROGRESS_CALLBACK", import_module("transformers").TrainerCallback)
-    if "from_pretrained" in text:
+    if code.loads_model:
         yield patch("transformers.AutoModelForCausalLM.from_pretrained", partial(made_from_config, setup))
-    if "bitsandbytes.optim" in text or "paged_adamw" in text:
+    if code.pages_states:
         yield patch("bitsandbytes.functional.get_paged", paged_on_host)
         yield patch("bitsandbytes.functional.fill", lambda tensor, value, **_: tensor)  # zeros that nobody touches
         yield patch("bitsandbytes.functional.prefetch_tensor", lambda tensor, to_cpu=False: None)

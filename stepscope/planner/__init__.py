@@ -1,0 +1,17 @@
+"""Every plan for a job on a card, the order in which to take them, and the chosen one as code that was traced.
+
+Chapters 09 and 10.
+
+Reading order:
+
+- ``times``: the second step of a setup: how high it is and how long it takes
+- ``plan``: a setup on a card: its peak, its time and what it gives up
+- ``code``: a plan in plain PyTorch, put together from the lines of each choice
+- ``run_code``: that code, traced before anybody is shown it
+- ``ways``: what is tried for a job, and what is not, with the reason
+- ``search``: every plan for a job, the unbeaten ones, and the one to take
+"""
+
+from memkit import lazy_names
+
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
