@@ -4,11 +4,28 @@ Logits of T tokens and V words are three tensors of T · V numbers at the start 
 has T · V / n, in float32; the price is one more product with the head.
 """
 
+from dataclasses import dataclass
 from functools import reduce
 
 from memkit.formula.model import Transformer, addition
-from memkit.formula.operations import NEW, SAME, Tensor
+from memkit.formula.operations import NEW, SAME, Operation, Region, Tensor
 from stepscope.setup import Job
+
+
+@dataclass(eq=False)
+class CastsAgain(Region):
+    """A piece of the loss; ``cast`` is the weight that it casts where it is run again, and not before."""
+
+    cast: Tensor | None = None
+
+    def restore(self, walk, op: Operation) -> None:
+        """The cast is made first."""
+        made = []
+        if self.cast is not None and self not in walk.was_run_again:
+            made = [walk.new(self.cast.num_bytes, "_to_copy", op.where)]
+            walk.block_of[self.cast] = made[0]
+        super().restore(walk, op)
+        walk.drop(*made)
 
 
 @addition(lambda setup: isinstance(setup, Job) and setup.loss_pieces > 1)
@@ -36,7 +53,9 @@ class WithLossInPieces(Transformer):
         self.enter("loss")
         parts = graph.view("chunk", n, ["t h"] * num_pieces, (NEW,))
         wanted = graph.view("chunk", targets, ["t"] * num_pieces)
-        losses = [graph.checkpoint(self.loss_of_piece, *piece) for piece in zip(parts, wanted, strict=True)]
+        losses = []
+        for part, of_part in zip(parts, wanted, strict=True):
+            losses.append(graph.checkpoint(self.loss_of_piece, part, of_part, region=CastsAgain()))
         total = reduce(lambda total, loss: graph.op("add", [total, loss], "", ways=(SAME, SAME)), losses)
         return graph.op("div", [total], "")
 
@@ -44,11 +63,14 @@ class WithLossInPieces(Transformer):
         """The head and the summed cross-entropy of a piece, on a float32 copy of its logits."""
         graph, weight = self.graph, self.parameters[f"{self.head_name}.weight"]
         dtype = self.dtype if self.autocast else weight.dtype
-        self.read_weight = kept = self.read_weight or graph.cast(weight, dtype, "head weight")
-        if kept is not weight and graph.operations[-1].makes != [kept]:
+        is_first = self.read_weight is None
+        self.read_weight = self.read_weight or graph.cast(weight, dtype, "head weight")
+        if is_first or self.read_weight is weight:
+            kept = self.read_weight
+        else:
             # Autocast's cache has the first piece's cast until the forward ends, so that the gradients of all pieces
             # meet there; what a piece is run again with, it casts anew.
-            kept = graph.data(weight.axes, dtype, "head weight", "_to_copy")
+            kept = graph.region.cast = Tensor(weight.axes, weight.count, dtype, "head weight")
         narrow = graph.cast(part, dtype)
         logits = graph.op(
             "mm", [narrow, self.read_weight], "t v", dtype, name="logits", by="linear", out_by=None,

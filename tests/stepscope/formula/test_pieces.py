@@ -22,6 +22,7 @@ def jobs():
     for model in (LLAMA, replace(LLAMA, ties_embeddings=True), GPT2):
         job = Job(model=model, seq_len=512, micro_batch_size=4, optimizer=FUSED_ADAMW, loss_pieces=8)
         yield from (replace(job, precision=precision, recomputation="full") for precision in PRECISIONS)
+        yield replace(job, precision=AUTOCAST_BF16, micro_batch_size=1, grad_accum_steps=2)  # the forward is highest
         adapter = AdapterConfig(rank=16, targets=linear_layers(model))
         yield replace(job, precision=PURE_BF16, adapter=adapter, grad_accum_steps=2)
 
