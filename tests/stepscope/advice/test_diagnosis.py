@@ -1,6 +1,7 @@
 """A diagnosis finds what was planted and promises nothing; a report promises what the changed program takes."""
 
 import re
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -142,7 +143,7 @@ def forward_only(keeps_graph: bool):
     model = twelve_layers()
 
     def step():
-        with torch.set_grad_enabled(keeps_graph):
+        with nullcontext() if keeps_graph else torch.no_grad():
             model(torch.randn(4096, 500, device="cuda"))
 
     return step

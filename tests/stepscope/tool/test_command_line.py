@@ -10,6 +10,7 @@ import torch
 
 import memkit
 from memkit import OptimizerConfig, TrainingSetup, models
+from memkit.strategies import SAVE_PRODUCTS
 from memkit.units import GIB
 from stepscope.allocator.replay import replay_trace
 from stepscope.allocator.snapshots import predicted_snapshot, write_snapshot
@@ -298,7 +299,9 @@ def test_a_fit_over_cards(capsys):
     assert one["chosen"]["gives_up"] and not eight["chosen"]["gives_up"]
     assert (one["num_cards"], one["chosen"]["layout"]) == (1, None)
     assert (eight["num_cards"], eight["chosen"]["layout"]) == (8, "ZeRO-3 on 8")
+    assert "save attention and products" in eight["chosen"]["name"]
     setup = TrainingSetup(model=models.LLAMA_2_7B, seq_len=2048, optimizer=OptimizerConfig(implementation="fused"))
+    setup = setup.under(SAVE_PRODUCTS)
     layout = Layout(stage=3, dp_size=8, param_dtype="bfloat16", reduce_dtype="float32")
     with one_rank_of(8):
         rank = trace_script(sharded_build(setup, layout)).for_step(2).peak_bytes
