@@ -19,12 +19,16 @@ FIRST_PAGE := my_chapters/00_start_here.ipynb
 CHAPTERS := $(sort $(wildcard chapters/*.ipynb))
 PART_ONE := $(filter chapters/00% chapters/01% chapters/02% chapters/03% chapters/04% chapters/05% chapters/06%,$(CHAPTERS))
 OTHERS := $(filter-out $(PART_ONE),$(CHAPTERS))
+PYTEST = $(BIN)/python -m pytest -q
+QUICK = not browser and not serial and not site and not exhaustive
+ALONE = (browser or serial) and not site and not exhaustive
+LONE := tests/book tests/browser tests/hub
 COMPARE = TQDM_DISABLE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadscope --nbval --nbval-current-env \
     --nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-timeout 300
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help lab hub load labs guide slides handouts site site-check test test-unit test-browser exhaustive check-notebooks run-notebooks bench record figures clean
+.PHONY: help lab hub load labs guide slides handouts site site-check check test sweep exhaustive run-notebooks bench record figures clean
 
 help:                   ## list the verbs
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 26
@@ -58,24 +62,26 @@ site: $(VENV)/.site     ## the book as pages that need no Jupyter, in build/site
 	$(BIN)/python dev/site/build.py build/site $(SITE_ADDRESS)
 
 site-check: $(VENV)/.test site  ## links, alt texts, axe-core, keys, panels and bytes of build/site, in Chromium
-	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m site tests/site
+	$(PYTEST) -n 2 --dist loadscope -m site tests/site
 
-test: test-unit test-browser site-check check-notebooks   ## everything that has to pass
+check: $(VENV)/.test    ## for the change at hand: the tests of a folder or module (ROOM=formula), or of what has changed since the last commit
+	@$(BIN)/python tests/layers.py check $(ROOM)
 
-test-unit: $(VENV)/.test
+test: $(VENV)/.test     ## for a commit: every module, chapters 00 to 06 cell by cell without stepscope, one walk in a browser
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m "not browser and not serial and not site and not exhaustive"
-
-test-browser: $(VENV)/.test
-	$(BIN)/python -m pytest -q -m "(browser or serial) and not site and not exhaustive"
-
-exhaustive: $(VENV)/.test       ## the sweeps of minutes that make test leaves out
-	$(BIN)/python -m pytest -q -m exhaustive --durations 10
-
-check-notebooks: $(VENV)/.test  ## run every chapter, compare each output with the page; 00 to 06 without stepscope
+	$(PYTEST) -n 2 --dist loadscope -m "not sweep and $(QUICK)"
+	$(PYTEST) -m "not sweep and $(ALONE)" $(LONE)
 	$(if $(PART_ONE),PYTHONPATH=$(CURDIR)/tests/kit_alone $(COMPARE) $(PART_ONE))
+	@$(BIN)/python tests/layers.py left test
+
+sweep: $(VENV)/.test site-check ## what make test leaves out: other people's programs, layouts, hub, site, the other chapters
+	$(PYTEST) -n 2 --dist loadscope -m "sweep and $(QUICK)"
+	$(PYTEST) -m "sweep and $(ALONE)" $(LONE)
 	$(if $(OTHERS),$(COMPARE) $(OTHERS))
-	$(if $(CHAPTERS),,@echo no chapters yet)
+	@$(BIN)/python tests/layers.py left sweep
+
+exhaustive: $(VENV)/.test       ## by the hundred what the sweep has by the dozen, for an hour
+	$(PYTEST) -m exhaustive --durations 10
 
 run-notebooks: $(VENV)/.test    ## run every chapter and store its outputs (ONLY="chapters/01*" for one)
 	TQDM_DISABLE=1 OMP_NUM_THREADS=1 $(BIN)/python dev/run_notebooks.py $(or $(wildcard $(ONLY)),$(CHAPTERS))

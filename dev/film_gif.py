@@ -1,6 +1,6 @@
 """The moving picture at the top of README: chapter 00's film, played once in Chromium, as ``figures/film.gif``.
 
-``python dev/film_gif.py`` after ``make test-browser`` has set up Playwright; Chromium has to be there. It is no
+``python dev/film_gif.py`` after ``make test`` has set up Playwright; Chromium has to be there. It is no
 part of ``make figures``, which needs no browser.
 """
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from lab_server import QUIET_LAB, ROOT, free_port, running_server
+from layers import is_swept
 
 # The same examples on every machine and in every run; HYPOTHESIS_PROFILE=search looks for new ones.
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
@@ -49,7 +50,10 @@ TORCHVISION = _load_torchvision_without_cuda() if importlib.util.find_spec("torc
 
 
 def pytest_collection_modifyitems(items):
-    """Tests marked ``gpu`` run where there is a CUDA card."""
+    """Tests marked ``gpu`` run where there is a CUDA card; ``layers`` says which are left to ``make sweep``."""
+    for item in items:
+        if is_swept(item.nodeid):
+            item.add_marker(pytest.mark.sweep)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not _has_gpu():
         for item in marked:

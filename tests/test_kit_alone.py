@@ -93,6 +93,6 @@ def test_the_hook_refuses_it():
 def test_the_notebook_stage_runs_chapters_00_to_06_so():
     """``tests/book/test_part_one.py`` begins each of them without the instrument."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    _, _, stage = makefile.partition("\ncheck-notebooks:")
+    _, _, stage = makefile.partition("\ntest:")
     assert f"PYTHONPATH=$(CURDIR)/{FOLDER}" in stage.partition("\n\n")[0]
     assert "PART_ONE := $(filter chapters/00% " in makefile

@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dev import tree as tree_of_rooms
-
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -21,23 +19,6 @@ def test_the_code_prints_what_stands_under_it():
     with contextlib.redirect_stdout(printed):
         exec(compile(CODE, "README.md", "exec"), {"__name__": "__main__"})
     assert printed.getvalue() == OUTPUT
-
-
-def test_the_code_has_five_lines():
-    assert len([line for line in CODE.splitlines() if line]) == 5
-
-
-def test_the_tree_is_today_s():
-    written = tree_of_rooms.BLOCK.search(CONTRIBUTING)[0]
-    trees = [tree_of_rooms.tree(ROOT / package) for package in ("memkit", "stepscope")]
-    assert written == "".join(trees), "run: python dev/tree.py"
-
-
-def test_the_tree_sees_a_line_that_is_gone(tmp_path):
-    (tmp_path / "room").mkdir()
-    (tmp_path / "__init__.py").write_text('"""P.\n\n- ``room``: what it holds\n"""\n')
-    (tmp_path / "room" / "__init__.py").write_text("x = 1\n" * 249)
-    assert tree_of_rooms.tree(tmp_path).splitlines()[1] == "  room/               200  what it holds"
 
 
 def test_the_table_lists_every_chapter_with_its_title_and_minutes():

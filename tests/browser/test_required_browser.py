@@ -23,10 +23,10 @@ def test_of_another_kind():
 
 def run_without_chromium(folder, required: str) -> str:
     """The last line that pytest prints about ``PLANTED`` where no Chromium can be found."""
-    for name in ("conftest.py", "lab_server.py"):
+    for name in ("conftest.py", "lab_server.py", "layers.py"):
         shutil.copy(ROOT / "tests" / name, folder)
     (folder / "test_planted.py").write_text(PLANTED)
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers = browser: -\n  gpu: -\n")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = browser: -\n  gpu: -\n  sweep: -\n")
     nowhere = {
         "PATH": str(folder),
         "PLAYWRIGHT_BROWSERS_PATH": str(folder),
