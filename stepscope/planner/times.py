@@ -61,7 +61,7 @@ def seconds_by_term(setup: TrainingSetup, card: Card, layout: Layout | None = No
 
     The passes through the model; 4-bit weights are made 16-bit ones for each. What an optimizer on the host, or its
     paged states, send over PCIe, and the step that the host's memory makes. What the ranks send each other, by the rate
-    of the links, or of PCIe where there are none, and the shards that come from the host. An optimizer's pass over
+    of the links, or of PCIe where these do not join all, and the shards that come from the host. An optimizer's pass over
     weights and states on the card is left out: every plan has one, and its bytes cross at the card's own rate.
     """
     setup = as_job(setup)
@@ -81,7 +81,7 @@ def seconds_by_term(setup: TrainingSetup, card: Card, layout: Layout | None = No
         terms["paged"] = 2 * paged_bytes(how) / pcie
     if layout is None:
         return terms
-    terms["links"] = step_traffic(setup, layout).sent_bytes / (card.link_bytes_per_s or pcie)
+    terms["links"] = step_traffic(setup, layout).sent_bytes / card.bytes_per_s_among(layout.world_size)
     if layout.offloads:
         share = parameters_of(setup.model) * weight_bits // 8 // layout.dp_size
         gathers = 2 if layout.stage == 3 else 1

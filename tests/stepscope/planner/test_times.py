@@ -131,6 +131,13 @@ def test_cards_with_links_of_their_own_send_over_them():
     assert found == pytest.approx(STEPS * 2 * 2 * P * 7 / 8 / (18 * 25e9), rel=0.01)
 
 
+def test_a_bridge_of_two_cards_carries_nothing_for_eight():
+    """H100 PCIe: three bridges of 100 GB/s each way join two cards; PCIe 5.0 x16 has 63 GB/s (NVIDIA's data sheet)."""
+    for dp_size, rate in ((2, 300e9), (8, 63.02e9)):
+        found = seconds_by_term(SETUP, CARDS["H100 PCIe"], Layout(stage=0, dp_size=dp_size))["links"]
+        assert found == pytest.approx(STEPS * 2 * 2 * P * (dp_size - 1) / dp_size / rate, rel=0.01)
+
+
 @pytest.mark.parametrize(("stage", "crossings"), [(2, 2), (3, 3)])
 def test_shards_on_the_host_come_once_or_twice_and_their_gradients_go_once(stage, crossings):
     found = terms(Layout(stage=stage, dp_size=8, offloads=True), precision=PURE_BF16)
