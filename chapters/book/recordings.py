@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from textwrap import wrap
 
 from memkit.timeline import MemoryTimeline
 from memkit.units import Printable, Text, aligned_table, format_bytes, format_gb, on_page
@@ -192,7 +193,8 @@ class CardRun:
     rows: tuple[tuple[str, int, int], ...]
 
     def __str__(self) -> str:
-        return f"{self.program}.\nMeasured on a card ({self.card}, torch {self.torch}) by {self.source}, {self.date}."
+        measured = f"Measured on a card ({self.card}, torch {self.torch}), {self.date}: {self.source}."
+        return "\n".join((*wrap(f"{self.program}.", 90), *wrap(measured, 90)))
 
 
 def recorded(chapter: str, name: str) -> CardRun:

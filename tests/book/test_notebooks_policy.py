@@ -26,6 +26,7 @@ MAX_BYTES = 2 * 1024 * 1024
 MOST_COLUMNS = 100
 MOST_SETUP_LINES = 25
 MOST_LINES = 25  # of a cell; a reader types along
+MOST_CARD_LINES = 35
 KEPT_CELL_METADATA = {"tags", "jupyter", "memkit"}
 RULES: list[Callable] = []
 
@@ -188,8 +189,9 @@ def short_cells(notebook):
     lengths = []
     for cell in cells_of(notebook, "code"):
         lines, is_setup = len(source_of(cell).rstrip().splitlines()), "setup" in cell["metadata"].get("tags", [])
-        lengths += [] if is_setup else [lines]
-        if lines > (most := MOST_SETUP_LINES if is_setup else MOST_LINES):
+        is_of_card = cell["id"].startswith("card-")  # a whole program that one would copy, with and without a card
+        lengths += [] if is_setup or is_of_card else [lines]
+        if lines > (most := MOST_SETUP_LINES if is_setup else MOST_CARD_LINES if is_of_card else MOST_LINES):
             yield f"{cell['id']} has {lines} lines; {most} at most"
     if lengths and (p90 := statistics.quantiles([0, *lengths], n=10, method="inclusive")[-1]) > 18:
         yield f"one cell in ten has more than {p90:.0f} lines; 18 at most"
@@ -283,7 +285,7 @@ def an_unchecked_output_has_an_assert(notebook):
     code = cells_of(notebook, "code")
     for cell, following in itertools.zip_longest(code, code[1:]):
         tags = cell["metadata"].get("tags", [])
-        if "nbval-ignore-output" not in tags or source_of(cell).strip() == "doctor()":
+        if "nbval-ignore-output" not in tags or source_of(cell).strip() == "doctor()" or cell["id"] == "give-back":
             continue
         if "assert" not in source_of(cell) and (following is None or "assert" not in source_of(following)):
             yield f"{cell['id']} is not compared by nbval, and neither it nor the next code cell asserts anything"
