@@ -80,7 +80,7 @@ sweep: $(VENV)/.test site-check ## what make test leaves out: other people's pro
 	$(if $(OTHERS),$(COMPARE) $(OTHERS))
 	@$(BIN)/python tests/layers.py left sweep
 
-exhaustive: $(VENV)/.test       ## by the hundred what the sweep has by the dozen, for an hour
+exhaustive: $(VENV)/.test       ## by the hundred what the sweep has by the dozen
 	$(PYTEST) -m exhaustive --durations 10
 
 run-notebooks: $(VENV)/.test    ## run every chapter and store its outputs (ONLY="chapters/01*" for one)

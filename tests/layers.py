@@ -54,7 +54,7 @@ KEPT = ("tests/browser/test_explorers.py::test_chapter_01_runs_and_a_slider_move
 LEFT = {
     "check": ("whatever else uses what has changed, the chapters, the browser: make test",),
     "test": (*dict.fromkeys(SWEEP.values()), "the site", "chapters 07 to 12 and the appendices: make sweep"),
-    "sweep": ("cases by the hundred of what stands in it by a dozen: make exhaustive (about an hour)",),
+    "sweep": ("cases by the hundred of what stands in it by a dozen: make exhaustive",),
 }
 ALWAYS = ("tests/test_layers.py",)
 FILES = {
