@@ -110,8 +110,6 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-from stepscope.tracing.refusals import own_line
-
 REAL = SimpleNamespace(**{name: getattr(os, name) for name in dir(os) if callable(getattr(os, name))})
 """What ``os`` has when nothing is replaced."""
 
@@ -133,6 +131,8 @@ class LeavesTheDisk(PermissionError, ValueError):
     """What a program was about to do would change the disk, past the scratch folder."""
 
     def __init__(self, what: str):
+        from stepscope.tracing.refusals import own_line  # loads torch, which the commands that trace nothing lack
+
         REFUSED.append(f"{own_line()}: {what}")
         super().__init__(
             f"{REFUSED[-1]}, which could change the disk, and a report leaves it as it found it; write the file "
