@@ -26,7 +26,7 @@ MAX_BYTES = 2 * 1024 * 1024
 MOST_COLUMNS = 100
 MOST_SETUP_LINES = 25
 MOST_LINES = 25  # of a cell; a reader types along
-MOST_CARD_LINES = 35
+MOST_CARD_LINES = 36
 KEPT_CELL_METADATA = {"tags", "jupyter", "memkit"}
 RULES: list[Callable] = []
 
