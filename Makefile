@@ -90,7 +90,9 @@ bench: $(VENV)/.test    ## speed and memory, as ratios measured in one run
 	$(BIN)/python -m dev.bench
 
 record: $(if $(WITH),,$(VENV)/.book)  ## on a CUDA machine: run the GPU measurements, write chapters/recordings (WITH=python3)
-	PYTHONPATH=chapters $(or $(WITH),$(BIN)/python) -m book.gpu_run
+	$(if $(WITH),@$(WITH) -c 'import lazy_loader; import tqdm' 2>/dev/null || \
+	    $(WITH) -m pip install --quiet --disable-pip-version-check --target build/record lazy_loader tqdm)
+	PYTHONPATH=chapters:build/record $(or $(WITH),$(BIN)/python) -m book.gpu_run
 
 figures: $(VENV)/.book  ## draw every figure again
 	set -e; for script in $(wildcard figures/*.py); do $(BIN)/python $$script; done

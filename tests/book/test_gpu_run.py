@@ -1,8 +1,11 @@
 """``make record`` from end to end on the CPU; on a machine with a card each measurement against what it must be."""
 
+import importlib.metadata
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -225,3 +228,38 @@ def test_gpu_trace_and_measurement_of_training_steps_agree(monkeypatch):
     for name in small:
         traced, measured = (numbers[f"{name}, {source}_peak_bytes"] for source in ("traced", "measured"))
         assert traced == pytest.approx(measured, rel=0.05)
+
+
+def linked(folder: Path, *wanted: str) -> None:
+    """A folder with these installed libraries, and what they require, and nothing else."""
+    waiting, seen = list(wanted), set()
+    while waiting:
+        name = waiting.pop()
+        try:
+            found = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # required on other platforms
+        if found.name not in seen:
+            seen.add(found.name)
+            waiting += [re.match(r"[\w.-]+", line)[0] for line in found.requires or () if "extra ==" not in line]
+            for top in {file.parts[0] for file in found.files} - {"..", "__pycache__"}:
+                (folder / top).symlink_to(found.locate_file(top))
+
+
+WITH_LITTLE = """
+import sys
+sys.path += sys.argv[1:]
+from book.gpu_run import main
+sys.exit(main(["--dry-run", "--only", "autocast", "cublas_workspace"]))
+"""
+
+
+def test_a_python_that_has_torch_and_little_else_is_enough(tmp_path):
+    """``make record WITH=python3`` brings lazy_loader and tqdm where they are missing."""
+    root = Path(__file__).parents[2]
+    assert "import lazy_loader; import tqdm" in (root / "Makefile").read_text(encoding="utf-8")
+    linked(tmp_path, "torch", "numpy", "lazy_loader", "tqdm")
+    assert not (tmp_path / "ipywidgets").exists()
+    command = [sys.executable, "-I", "-S", "-c", WITH_LITTLE, str(tmp_path), str(root), str(root / "chapters")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
