@@ -154,7 +154,7 @@ def training_setups(device: str) -> dict[str, TrainingSetup]:
 def record_training_steps(device: str) -> Measured:
     """Formula, trace and measurement of two steps of each training setup that fits."""
     numbers, timelines = {}, {}
-    if device == "cuda":  # cuBLAS takes its workspaces before the first setup, so that none of them holds them
+    if torch.cuda.is_available():  # cuBLAS takes its workspaces before the first setup, so that none of them holds them
         x = torch.ones(16, 16, device=device, requires_grad=True)
         (x @ x).sum().backward()
         del x

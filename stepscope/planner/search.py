@@ -191,7 +191,7 @@ def find_plans(
     >>> from memkit import CARDS, models
     >>> plans = find_plans(models.GPT2_XL, CARDS["RTX 4090"], tokens_per_step=32768, seq_len=1024)
     >>> plans.first.name
-    'autocast bf16, paged AdamW, 1 × 32'
+    'autocast bf16, torchao 8-bit AdamW, save attention and products, 1 × 32'
     """
     sizes = {"tokens_per_step": tokens_per_step, "seq_len": seq_len, "num_cards": num_cards}
     tokens, seq_len, num_cards = (as_whole_number(name, value, 1) for name, value in sizes.items())
