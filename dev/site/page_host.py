@@ -15,7 +15,7 @@ from book.exercises import NumberExercise
 from memkit import widgets
 from memkit.units import html_table
 from memkit.widgets.explorer import Bits, Choice, Entry, Number, Switch, html_places, values_of
-from memkit.widgets.panel import FOLD
+from memkit.widgets.in_page import FOLD
 
 
 def explorer_of(name: str) -> type:

@@ -21,7 +21,7 @@ from pathlib import Path
 import lazy_loader
 
 from memkit import widgets as kit
-from memkit.widgets.panel import SCRIPT
+from memkit.widgets.in_page import SCRIPT
 from stepscope import widgets as more
 
 HERE = Path(__file__).resolve().parent

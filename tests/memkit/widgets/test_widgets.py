@@ -12,7 +12,7 @@ from memkit.models import GPT2_SMALL, LLAMA_2_7B
 from memkit.recipes import PURE_BF16
 from memkit.setup import TrainingSetup
 from memkit.units import format_bytes
-from memkit.widgets import panel
+from memkit.widgets import in_page
 from memkit.widgets.explorer import Explorer, Number, html_places
 from memkit.widgets.memory_explorer import MemoryExplorer
 from memkit.widgets.panel import NumberBox
@@ -107,9 +107,9 @@ def test_one_move_sends_one_picture():
 
 
 def test_a_panel_works_without_the_helper_for_keys(monkeypatch):
-    assert panel.key_helpers()
+    assert in_page.key_helpers()
     monkeypatch.setitem(sys.modules, "anywidget", None)
-    assert not panel.key_helpers()
+    assert not in_page.key_helpers()
     assert MemoryExplorer().error == ""
 
 
