@@ -37,7 +37,9 @@ from memkit import cards, fit, formula, low_precision, models, recipes, recomput
 from memkit.formats import blocks
 from memkit.formula import model
 from memkit.program import transformer
+from stepscope import experts, inference
 from stepscope import formula as job_formula
+from stepscope import optimizers as job_optimizers
 from stepscope import setup as job_setup
 from stepscope.sharding import traffic
 
@@ -45,7 +47,7 @@ ROOT = Path(__file__).parents[2]
 TABLES = tomllib.loads(LEDGER.read_text(encoding="utf-8"), parse_float=Decimal) if LEDGER.exists() else {}
 ROOMS = (model, blocks, cards, claims, recomputation, formula, korthikanti, linear_memory)
 ROOMS += (loss_scales, low_precision, models, recipes, strategies, timeline, traffic, transformer, units, fit)
-ROOMS += (job_formula, job_setup)
+ROOMS += (job_formula, job_setup, job_optimizers, experts, inference)
 NAMES = {name: getattr(room, name) for room in ROOMS for name in dir(room)} | {
     "inspect": inspect, "math": math, "ml_dtypes": ml_dtypes, "np": np, "pytest": pytest, "torch": torch,
 }
