@@ -243,14 +243,14 @@ def test_one_card_is_judged(program, capsys):
 
 
 def test_adapters_and_the_host_can_be_asked_for(capsys):
-    """A name in small letters, a number with k, LoRA of a rank beside two layers, 4 GiB of the host's memory."""
+    """A name in small letters, a number with k, LoRA of a rank beside two layers, and how much of the host's memory."""
     asked = ["fit", "llama-2-7b", "--card", "rtx 4090", "--tokens", "2k", "--seq-len", "2k"]
     lora = json.loads(_json_of([*asked, "--lora", "8", "--targets", "query,value"], capsys))
     assert all("LoRA of rank 8" in plan["name"] for plan in (*lora["front"], *lora["missed"]))
     assert "only adapters are trained" in lora["chosen"]["gives_up"]
-    offloaded = json.loads(_json_of([*asked, "--host", "4GiB"], capsys))
-    assert all(plan["host_bytes"] <= 4 * GIB for plan in offloaded["front"])
-    assert any(plan["host_bytes"] > 4 * GIB for plan in offloaded["missed"])
+    little, much = (json.loads(_json_of([*asked, "--host", size], capsys)) for size in ("4GiB", "200GiB"))
+    assert all(plan["host_bytes"] <= 4 * GIB for plan in little["front"])
+    assert any(plan["host_bytes"] > 4 * GIB for plan in much["front"])
 
 
 def test_a_config_without_a_length_takes_the_one_asked_for(tmp_path, capsys):
