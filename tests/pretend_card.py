@@ -17,16 +17,15 @@ from torch.overrides import _pop_mode_temporarily
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memkit import measure
-from memkit.fit import workspace_bytes
+from memkit.fit import CONTEXT_BYTES, workspace_bytes
 from memkit.tracing import trace as kit_trace
 from memkit.units import GIB, MIB
 from stepscope.allocator.caching import CachingAllocator, Driver, OutOfMemory
 from stepscope.allocator.replay import MATRIX_PRODUCTS
 from stepscope.tracing import patched, trace
-from stepscope.tracing.card import STATISTICS
+from stepscope.tracing.card import Counters
 from stepscope.tracing.log import ScriptLog
 
-CONTEXT_BYTES = 300 * MIB
 DATA_PTR = torch.UntypedStorage.data_ptr
 RECORDING, KIT_RECORDING, CPU_RECORD = trace.recording, kit_trace.recording, measure.cpu_record
 OWN = [
@@ -42,8 +41,8 @@ OWN = [
 """What a trace puts something around; ``off`` puts it back, else the modes would come back with it."""
 
 
-class PretendCard:
-    """The card: its allocator, and where each block of the trace lies in it."""
+class PretendCard(Counters):
+    """The card: its allocator, which is asked at each birth and not when a program asks, and where each block lies."""
 
     def __init__(self, tracer, total_bytes: int, capability: tuple[int, int], name: str):
         self.tracer, self.total_bytes, self.capability, self.name = tracer, total_bytes, capability, name
@@ -51,6 +50,10 @@ class PretendCard:
         self.addresses: dict[int, int] = {}
         self.workspaces: dict[bool, int] = {}  # in the backward's thread, and in the program's
         self.recorded_from: int | None = None
+
+    def allocator_now(self) -> CachingAllocator:
+        """The allocator after everything that has happened so far."""
+        return self.allocator
 
     def born(self, block: int, num_bytes: int, operation: object) -> None:
         """A block of the trace is born. Raises: torch.OutOfMemoryError: the card has no room for it."""
@@ -76,18 +79,6 @@ class PretendCard:
         for address in self.workspaces.values():
             self.allocator.free(address)
         self.workspaces.clear()
-
-    def statistics(self, *_, **__) -> dict[str, int]:
-        """``torch.cuda.memory_stats``."""
-        found = dict(self.allocator.counts)
-        for theirs, ours in STATISTICS.items():
-            found[f"{theirs}.all.current"] = self.allocator.current[ours]
-            found[f"{theirs}.all.peak"] = self.allocator.peak[ours]
-        return found
-
-    def statistic(self, name: str):
-        """A function of torch's that tells one of them."""
-        return lambda *_, **__: self.statistics()[name]
 
     def record(self, enabled: object = "all", *_, **__) -> None:
         """``torch.cuda.memory._record_memory_history``."""
@@ -207,7 +198,7 @@ def outside_card(context):
 def pretend_card(
     *, total_bytes: int = 8 * GIB, capability: tuple[int, int] = (8, 9), name: str = "NVIDIA GeForce RTX 4060",
 ) -> Iterator[PretendCard]:
-    """The code inside finds one card of ``total_bytes``, of which a context takes 300 MiB."""
+    """The code inside finds one card of ``total_bytes``, of which a context takes what ``memkit.fit`` says."""
     with ExitStack() as stack:
         tracer = stack.enter_context(RECORDING("cuda", starts_in_host=True))
         card = PretendCard(tracer, total_bytes, capability, name)

@@ -234,7 +234,7 @@ class Counters:
         used = CONTEXT_BYTES + self.allocator_now().current["reserved"]
         return max(NAMED.memory_bytes - used, 0), NAMED.memory_bytes
 
-    def told(self, name: str):
+    def statistic(self, name: str):
         """A function that tells one of the numbers."""
         return lambda *_, **__: self.statistics()[name]
 
@@ -245,10 +245,10 @@ def counted(log_of) -> Iterator[None]:
     counters = Counters(log_of)
     answers = {
         "memory_stats": counters.statistics, "mem_get_info": counters.free_and_total,
-        "memory_allocated": counters.told("allocated_bytes.all.current"),
-        "max_memory_allocated": counters.told("allocated_bytes.all.peak"),
-        "memory_reserved": counters.told("reserved_bytes.all.current"),
-        "max_memory_reserved": counters.told("reserved_bytes.all.peak"),
+        "memory_allocated": counters.statistic("allocated_bytes.all.current"),
+        "max_memory_allocated": counters.statistic("allocated_bytes.all.peak"),
+        "memory_reserved": counters.statistic("reserved_bytes.all.current"),
+        "max_memory_reserved": counters.statistic("reserved_bytes.all.peak"),
     }
     answers |= {"memory_cached": answers["memory_reserved"], "max_memory_cached": answers["max_memory_reserved"]}
     for name in ("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached"):
