@@ -194,7 +194,7 @@ class CardRun:
 
     def __str__(self) -> str:
         measured = f"Measured on a card ({self.card}, torch {self.torch}), {self.date}: {self.source}."
-        return "\n".join((*wrap(f"{self.program}.", 90), *wrap(measured, 90)))
+        return "\n".join((*wrap(f"{self.program}.", 76), *wrap(measured, 76)))
 
 
 def recorded(chapter: str, name: str) -> CardRun:
