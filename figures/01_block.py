@@ -1,70 +1,51 @@
-"""Chapter 01: a block of GPT-2 large as its operations in order, below each the tensors that it keeps."""
+"""Chapter 01: a GPT-2 block with flash attention as a chain of operations; on each arrow, what is kept for the backward.
+
+The heights are what autograd saves for the block of lesson 01, and not written here.
+"""
 
 from pathlib import Path
 
-from memkit.formula.activations import Ledger, block_ledger
-from memkit.models import GPT2_LARGE
+import torch
+
+from memkit.by_hand import GPT2_LARGE, Block
+from memkit.pictures.axes import Scale
 from memkit.pictures.colours import OKABE_ITO
 from memkit.pictures.svg import GREY, Chart
-from memkit.recipes import PURE_BF16
-from memkit.setup import TrainingSetup
+from memkit.saved_tensors import saved_storages
 
-KEPT = (
-    (
-        ("norm 1", ("norm 1 input",)),
-        ("query, key,\nvalue", ("norm 1 output",)),
-        ("scores,\nsoftmax", ("query", "key", "softmax output")),
-        ("dropout", ("softmax dropout mask",)),
-        ("weights\n× value", ("softmax dropout output", "value")),
-        ("output\nmatrix", ("attention output",)),
-        ("dropout", ("attention dropout mask",)),
-    ),
-    (
-        ("norm 2", ("norm 2 input",)),
-        ("wide\nmatrix", ("norm 2 output",)),
-        ("GELU", ("GELU input",)),
-        ("narrow\nmatrix", ("GELU output",)),
-        ("dropout", ("mlp dropout mask",)),
-    ),
+OPERATIONS = ("norm 1", "query,\nkey, value", "attention", "output\nmatrix", "norm 2", "wide\nmatrix", "GELU", "narrow\nmatrix")
+KEPT_BY = (1, 1, 3, 1, 1, 1, 4, 4)
+"""Values for each token and hidden unit that an operation keeps of what comes in; the drawing checks them."""
+
+block = Block(256, 4)
+x_in = torch.randn(2, 128, 256, requires_grad=True)
+saved = saved_storages(lambda: block(x_in), elsewhere=block.parameters())
+sizes = [line.num_bytes / (4 * x_in.numel()) for line in saved if not line.is_elsewhere]
+assert sorted(KEPT_BY) == sorted(round(size) for size in sizes if size > 0.5) and 16 < sum(sizes) < 16.1
+scores = GPT2_LARGE["heads"] * 1024 / GPT2_LARGE["h"]
+
+title = "One GPT-2 block with flash attention, and what it keeps for the backward"
+chart = Chart(800, 330, title, "on an arrow: values for each token and hidden unit; dashed: the scores, if they were stored")
+y = Scale(low=0, high=scores * 1.12, start=215, end=62)
+step = 92
+for number, (operation, kept) in enumerate(zip(OPERATIONS, KEPT_BY, strict=True)):
+    left = 34 + step * number
+    colour = OKABE_ITO[0] if number < 4 else OKABE_ITO[3]
+    if operation == "attention":
+        chart.rect(left - 1, y(scores), 28, y(0) - y(scores), stroke="currentColor", stroke_dasharray="4 4")
+        chart.words(left + 32, y(scores) + 8, f"{scores:.0f}, with 1,024 tokens", 11, shade=GREY)
+    chart.rect(left, y(kept), 26, y(0) - y(kept), (colour, ""), tip=f"{operation}: {kept}", data={"kept": kept})
+    chart.words(left + 13, y(kept) - 9, f"{kept}", 13, anchor="middle", bold=True)
+    chart.line([(left - 6, 240), (left + 24, 240)], shade=GREY)
+    chart.area([[(left + 32, 240), (left + 23, 235), (left + 23, 245)]], ("currentColor", ""), shade=GREY)
+    chart.rect(left + 34, 218, 50, 44, stroke="currentColor", rx=5)
+    chart.words(left + 59, 240, operation, 10, anchor="middle")
+for number, word in ((0, "attention"), (4, "MLP")):
+    chart.line([(34 + step * number, 282), (118 + step * (number + 3), 282)], shade=GREY)
+    chart.words(76 + step * (number + 1.5), 296, f"{word}: {sum(KEPT_BY[number:number + 4])}", 13, anchor="middle")
+chart.words(400, 318, f"together {sum(KEPT_BY)} values for each token and hidden unit", 13, anchor="middle", bold=True)
+chart.alt = (
+    f"Eight operations of a block in a row. Kept on the arrows: {', '.join(map(str, KEPT_BY))} values for each token and "
+    f"hidden unit, {sum(KEPT_BY)} together. Stored scores would be {scores:.0f} more in GPT-2 large with 1,024 tokens."
 )
-"""The operations of a GPT-2 block, attention above and MLP below, each with the tensors it keeps, by how they begin."""
-TALLEST = 115  # of a bar on an edge
-
-
-def block(ledger: Ledger) -> Chart:
-    """The operations of a GPT-2 block in order; below each hang the tensors that it keeps, as high as their bytes."""
-    title = "One GPT-2 block, and what it keeps for the backward"
-    words = "height of a bar: bytes; the number: bytes per token and hidden unit (sbh)"
-    chart = Chart(800, 490, title, words)
-    sizes = {line.name: line.num_bytes / ledger.sbh for line in ledger.lines}
-    unit = TALLEST / max(sizes.values())
-    sides = ((118, "attention", OKABE_ITO[0]), (368, "MLP", OKABE_ITO[3]))
-    for operations, (y, label, colour) in zip(KEPT, sides, strict=True):
-        chart.words(10, y - 46, label, 13, bold=True)
-        step = 720 / len(operations)
-        for number, (operation, names) in enumerate(operations):
-            x = 62 + step * number
-            chart.rect(x - 40, y - 25, 80, 50, stroke="currentColor", rx=5)
-            chart.words(x, y, operation, 11.5, anchor="middle")
-            if number:
-                chart.line([(x - step + 42, y), (x - 48, y)], shade=GREY)
-                chart.area([[(x - 42, y), (x - 50, y - 4), (x - 50, y + 4)]], ("currentColor", ""), shade=GREY)
-            kept = {n: size for n, size in sizes.items() if n.partition(",")[0] in names and size >= 0.5}
-            for place, (name, size) in enumerate(kept.items()):
-                at, end = x - 17 * len(kept) + 34 * place + 17, y + 30 + size * unit
-                tells = {"tip": f"{name}: {size:.4g} bytes per token and hidden unit"}
-                tells["data"] = {"name": name, "sbh": f"{size:.4g}"}
-                chart.rect(at - 15, y + 30, 30, size * unit, (colour, "///" if "mask" in name else ""), **tells)
-                chart.words(at, end + 4, f"{size:.0f}", 12, anchor="middle", at="top")
-                made_by, _, what = name.split(",")[0].rpartition(" ")  # a result is named after what made it
-                of = f"{made_by.removeprefix('softmax ')}\n" if what == "output" or made_by == "GELU" else ""
-                chart.words(at, end + 21, f"{of}{what}", 10, anchor="middle", at="top", shade=GREY)
-        chart.line([(x + 40, y), (x + 50, y)], shade=GREY)
-        chart.words(x + 52, y, "+ input", 11.5)
-    named = ", ".join(f"{name} {size:.3g}" for name, size in sizes.items() if size >= 0.5)
-    chart.alt = f"{title}: {named} sbh; {ledger.per_sbh:.1f} sbh together."
-    return chart
-
-
-setup = TrainingSetup(model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, attention="stored", dropout=0.1)
-block(block_ledger(setup)).write_files(Path(__file__).with_suffix(""))
+chart.write_files(Path(__file__).with_suffix(""))

@@ -1,49 +1,33 @@
-"""Chapter 03's title figure: what one float32 step consists of, and an open bar for the same step under autocast."""
+"""Chapter 03's title figure: GPT-2 large on 8 × 1,024 tokens in float32, and under autocast, which is the question."""
 
 from pathlib import Path
 
+from memkit.formula.estimate import estimate_memory
+from memkit.models import GPT2_LARGE
 from memkit.pictures.axes import Scale
 from memkit.pictures.colours import LOOKS
-from memkit.pictures.svg import GREY, PAPER, Chart
+from memkit.pictures.svg import GREY, Chart
+from memkit.recipes import FUSED_ADAMW
+from memkit.setup import TrainingSetup
+from memkit.timeline import PARTS
+from memkit.units import GIB
 
-NUM_PARAMETERS = 3_406_809_600
-PEAK_BYTES = 55_206_601_216  # measured by others on a B200; chapter 03, section 3.5, names the runs
-GB = 1e9
-
-parts = {
-    "weights": 4 * NUM_PARAMETERS,
-    "gradients": 4 * NUM_PARAMETERS,
-    "optimizer_states": 8 * NUM_PARAMETERS,
-}
-parts["temporary"] = PEAK_BYTES - sum(parts.values())
-names = ("weights", "gradients", "AdamW's states", "all else")
-
-chart = Chart(
-    800,
-    200,
-    "One training step of 3.4 billion parameters",
-    "GB at the peak: the sum was measured on a B200, its parts are 4, 4 and 8 bytes per parameter",
-)
-top = chart.legend([(LOOKS[part], name) for part, name in zip(parts, names, strict=True)], 10, 74, 780)
-x = Scale(low=0, high=60, start=190, end=780)
-first, second = top + 18, top + 68
-start = 0.0
-for part, size in parts.items():
-    width = x(size / GB) - x(0)
-    chart.rect(x(start), first - 15, width, 30, LOOKS[part], stroke=PAPER)
-    if part != "temporary":
-        chart.words(x(start) + width / 2, first, f"{size / GB:.1f}", 12, anchor="middle", boxed=True)
-    start += size / GB
-chart.words(x(start) + 6, first, f"{start:.2f}", 12.5, bold=True)
-chart.words(180, first, "float32", 12.5, anchor="end")
-chart.words(180, second, "the same, autocast", 12.5, anchor="end")
-chart.line([(x(60), second - 15), (x(0), second - 15), (x(0), second + 15), (x(60), second + 15)], shade=GREY,
-           stroke_dasharray="5 4")
-chart.words(x(30), second, "?", 20, anchor="middle", bold=True)
-chart.height = second + 28
-chart.alt = (
-    f"Two bars of peak memory. In float32 the step takes {start:.2f} GB: weights {parts['weights'] / GB:.1f}, "
-    f"gradients {parts['gradients'] / GB:.1f}, AdamW's states {parts['optimizer_states'] / GB:.1f}, and a thin rest. "
-    "The bar for autocast is open, with a question mark."
-)
+setup = TrainingSetup(model=GPT2_LARGE, micro_batch_size=8, seq_len=1024, optimizer=FUSED_ADAMW)
+peak = estimate_memory(setup).for_step(2).peak
+sizes = {part: peak.parts[part] / GIB for part in PARTS if peak.parts[part]}
+chart = Chart(800, 196, "GPT-2 large, 8 × 1,024 tokens: the peak of a training step", "GiB")
+x = Scale(low=0, high=40, start=120, end=780)
+at, words = 0.0, []
+for part, size in sizes.items():
+    chart.bar(x(at), x(at + size), 82, 36, LOOKS[part])
+    chart.words(x(at + size / 2), 110, f"{part.replace('_', ' ')}\n{size:.1f}", 11, anchor="middle")
+    words.append(f"{part.replace('_', ' ')} {size:.1f}")
+    at += size
+chart.words(112, 82, "float32", 13, anchor="end")
+chart.words(x(at) + 6, 82, f"{at:.1f}", 13, bold=True)
+chart.words(112, 162, "autocast", 13, anchor="end")
+chart.rect(x(0), 144, x(40) - x(0), 36, stroke="currentColor", stroke_dasharray="6 5")
+chart.words(x(20), 162, "?", 24, anchor="middle", bold=True)
+chart.line([(x(0), 60), (x(0), 184)], shade=GREY)
+chart.alt = f"Two bars of peak memory: float32 {at:.1f} GiB, of it {', '.join(words)}; autocast dashed, of unknown length."
 chart.write_files(Path(__file__).with_suffix(""))

@@ -6,11 +6,10 @@ from memkit import models, strategies
 from memkit.pictures.axes import Scale
 from memkit.pictures.colours import LOOKS, OKABE_ITO
 from memkit.pictures.svg import GREY, Chart
-from memkit.recipes import PURE_BF16
 from memkit.recomputation import blocks_ledger
 from memkit.setup import TrainingSetup
 
-setup = TrainingSetup(model=models.GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8)
+setup = TrainingSetup(model=models.GPT2_LARGE, micro_batch_size=8)
 kept = [blocks_ledger(setup, way).num_bytes for way in (strategies.NONE, strategies.FULL)]
 share = kept[1] / kept[0]
 

@@ -10,6 +10,7 @@ Reading order:
 - ``question_cards``: pick a choice and read why it is right or wrong, live in appendix B
 - ``patience``: one line under a cell that takes long
 - ``loss_scales``: torch's own GradScaler, played, and a scale that never moves, for chapter 03
+- ``predictions``: a guess before the answer, and both side by side at a chapter's end
 - ``linear_memory``: what a linear layer keeps under each library's recipe, for chapter 06
 - ``small_gpt``: a character GPT on a poem, which chapters 03, 05, 06, 08, 09 and 10 train
 - ``small_programs``: small steps for chapter 07 to measure

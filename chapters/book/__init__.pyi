@@ -36,6 +36,10 @@ from .many_cards import (
 from .measurements import MEASUREMENTS as MEASUREMENTS
 from .patience import progress as progress
 from .pieces_of_logits import PiecesOfLogits as PiecesOfLogits
+from .predictions import (
+    compare_guesses as compare_guesses,
+    predict as predict,
+)
 from .public_runs import load_public_runs as load_public_runs
 from .question_cards import QuestionCards as QuestionCards
 from .questions import load_questions as load_questions

@@ -230,6 +230,8 @@ class ChapterWriter:
             return source + exercise_html(exercise)
         call = panel_call(cell.source, self.panels.names) if cell.outputs else None
         stored = "".join(map(self.output, cell.outputs))
+        if cell.metadata.get("jupyter", {}).get("outputs_hidden"):  # an answer, after a guess
+            stored = f"<details><summary>What this cell shows</summary>{stored}</details>"
         return source + (self.panels.html(*call, stored) if call else stored)
 
     def output(self, output) -> str:

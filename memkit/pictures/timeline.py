@@ -180,11 +180,17 @@ UNKNOWN = "not attributed"
 
 
 def over_time_figure(
-    panels: Mapping[str, MemoryTimeline], *, step: int | None = 2, title: str = "", limit: tuple[str, int] | None = None
+    panels: Mapping[str, MemoryTimeline],
+    *,
+    step: int | None = 2,
+    title: str = "",
+    limit: tuple[str, int] | None = None,
+    marks_peak: bool = True,
 ) -> Chart:
     """One panel a timeline, all on one scale of bytes; across, the events of ``step`` (None: all) in program order.
 
-    ``limit`` is a card's name and bytes, a line where it is in view.
+    ``limit`` is a card's name and bytes, a line where it is in view. Without ``marks_peak`` neither the picture nor its
+    words say where the highest moment is: a reader is to find it.
 
     Raises: ValueError: no timeline, one without events, or a step that it does not have.
     """
@@ -203,6 +209,10 @@ def over_time_figure(
             card = f"{limit[0]}: {format_bytes(limit[1], 1)}"
             draw_limit(chart, y, limit[1], x.start, x.end, limit[0])
             chart.words(x.end - 4, y.inside(limit[1]) - 9, card, anchor="end", boxed=True)
+        if not marks_peak:
+            chart.words(92, y.end - 12, name, 13)
+            told.append(name)
+            continue
         total = sum(height[peak] for height in heights.values())
         chart.words(x(peak + 0.5), y(total) - 1, "▼", 11, anchor="middle", at="bottom")
         phase = next(phase for phase, start, end in phases if start <= peak < end)

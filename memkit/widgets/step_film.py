@@ -92,12 +92,16 @@ class StepFilm:
 
     @property
     def chart(self):
-        """The still picture: the last step's areas, with the peak marked."""
+        """The still picture: the last step's areas, with the peak marked; the first step's alone if the film asks."""
+        if self.asks:
+            return over_time_figure({f"{self.title}: the first": self.timeline}, step=1, marks_peak=False)
         last = max(event.step for event in self.timeline.events)
         return over_time_figure({self.title: self.timeline}, step=last)
 
     def __repr__(self) -> str:
         events = Events(self.timeline.events)
+        if self.asks:
+            return f"{self.title}: {len(events):,} events. Where is the peak?"
         size, moment = format_bytes(self.timeline.peak_bytes), events.moment(events.peak())
         return f"{self.title}: {len(events):,} events, peak {size} in the {moment}."
 

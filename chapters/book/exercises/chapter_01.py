@@ -2,10 +2,10 @@
 
 from bisect import bisect_left
 from dataclasses import replace
-from numbers import Integral
+from numbers import Integral, Real
 
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
-from book.exercises.answers import whole
+from book.exercises.answers import NotAttempted, whole
 from memkit.cards import CARDS, Card
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import count_parameters
@@ -98,130 +98,93 @@ def judge_fill(answer: object, setup: TrainingSetup, card: Card) -> str | None:
     return f"{peak} One of these may be the mistake: {' Or: '.join(ways)}" if ways else peak
 
 
-def model_states(parameters: int, kept: dict[str, float]) -> tuple[float, float, float]:
-    """Bytes of weights, gradients and AdamW's two means."""
-    means = kept["exp_avg"] + kept["exp_avg_sq"]
-    return kept["weight"] * parameters, kept["gradient"] * parameters, means * parameters
+RUNS_BY_HAND = (
+    {"h": 768, "L": 12, "heads": 12, "batch": 4, "seq": 1024},
+    {"h": 768, "L": 12, "heads": 12, "batch": 1, "seq": 64, "foreach": True},
+    {"h": 1280, "L": 36, "heads": 20, "batch": 2, "seq": 512, "tied": False, "foreach": True},
+)
+"""Calls of exercise 1.a's function, so chosen that no two sums below are alike in all of them."""
 
 
-def after_the_backward(weights: float, gradients: float, states: float, tied_tables: float) -> tuple[float, float]:
-    """What is in use at the end of the backward, with the tables of a tied head, and inside ``foreach`` AdamW."""
-    return two_moments(weights + gradients + states, tied_tables, weights)
+def sums_by_hand(h: int, L: int, heads: int, batch: int, seq: int, tied: bool = True, foreach: bool = False) -> dict:
+    """The letters of ``peak_by_hand`` for a call, in bytes; ``tables`` and ``copy`` are what the last rows may add."""
+    tokens, table = batch * seq, 50257 * h
+    parameters = table * (1 if tied else 2) + 1024 * h + L * (12 * h * h + 13 * h) + 2 * h
+    logits = 4 * tokens * 50257
+    kept = L * (64 * tokens * h + (16 + 4 * heads) * tokens) + 8 * tokens * h + logits + 24 * tokens
+    weights = 4 * parameters
+    tables, copy = (8 * table if tied else 0), (weights if foreach else 0)
+    return {"W": weights, "G": weights, "S": 2 * weights, "A": kept, "logits": logits, "tables": tables,
+            "copy": copy, "table": 4 * table}
 
 
-def two_moments(lasting: float, tied_tables: float, temporaries: float) -> tuple[float, float]:
-    """The end of the backward and the optimizer's step, from what both have and what each has besides."""
-    return lasting + tied_tables, lasting + temporaries
+SLIPS_BY_HAND = (
+    ("start of the backward", "W + S + A + logits", "Two gradients of the logits' size come on top of A; that is one."),
+    ("start of the backward", "W + S + A", "The two gradients of the logits' size are missing: they come on top of A."),
+    ("start of the backward", "W + S + A + 3 * logits", "A counts the log-softmax already: two more come, not 3."),
+    ("start of the backward", "W + S + G + A + 2 * logits", "zero_grad has freed the gradients before this forward."),
+    ("start of the backward", "W + A + 2 * logits", "The states are missing: from the second step on they are there."),
+    ("start of the backward", "W + S + 2 * logits", "The activations are missing: here all of them are in memory."),
+    ("end of the backward", "W + S + G", "A tied head's two tables are missing: two gradients meet their sum there."),
+    ("end of the backward", "W + S + G + 2 * table", "You add the tables for a head of its own as well; see `tied`."),
+    ("end of the backward", "W + S + G + tables / 2", "One table is not enough: two more than will stay are there."),
+    ("end of the backward", "W + S + G + A", "The activations are gone when the backward ends."),
+    ("end of the backward", "W + S + G + A + tables", "The activations are gone when the backward ends."),
+    ("end of the backward", "W + S + tables", "The gradients are missing: at this end all of them are there."),
+    ("end of the backward", "W + G + tables", "The states are missing: they stay from step to step."),
+    ("the optimizer's step", "W + S + G", "With foreach one copy of the weights comes on top."),
+    ("the optimizer's step", "W + S + G + W", "You add foreach's copy when it is not asked for; see `foreach`."),
+    ("the optimizer's step", "W + S + G + 2 * copy", "foreach adds one value for each weight, not two."),
+    ("the optimizer's step", "W + S + copy", "The gradients are there until zero_grad frees them."),
+    ("the optimizer's step", "W + S + G + copy + tables", "The tables are there while the backward runs, not here."),
+    ("the optimizer's step", "W + S + G + A + copy", "The activations are gone before the optimizer's step."),
+)
+"""A moment, a wrong sum for it, and what is wrong in it."""
+RIGHT_BY_HAND = {
+    "start of the backward": "W + S + A + 2 * logits",
+    "end of the backward": "W + S + G + tables",
+    "the optimizer's step": "W + S + G + copy",
+}
 
 
-def start_of_backward(
-    weights: float, states: float, activations: float, tokens: int, vocabulary: int, logit_bytes: int
-) -> float:
-    """What is in use when the backward starts: two gradients of the logits' size are there already."""
-    return weights + states + activations + 2 * tokens * vocabulary * logit_bytes
+def judge_by_hand(answer: object) -> str | None:
+    """1.a: the three moments of ``peak_by_hand``, each held to its sum and to wrong sums that readers write."""
+    if not callable(answer):
+        return f"{answer!r} is not a function."
+    results = [answer(**run) for run in RUNS_BY_HAND]
+    if not all(isinstance(result, dict) and set(result) == set(RIGHT_BY_HAND) for result in results):
+        return f"It returns {results[0]!r:.80}. Wanted is a dictionary of three: {', '.join(RIGHT_BY_HAND)}."
+    if any(value is ... for result in results for value in result.values()):
+        raise NotAttempted
+    letters = [sums_by_hand(**run) for run in RUNS_BY_HAND]
+
+    def is_sum(moment: str, expression: str) -> bool:
+        sums = [eval(expression, {}, of) for of in letters]
+        return all(
+            isinstance(result[moment], Real) and abs(result[moment] - right) <= 1e-3 * right
+            for result, right in zip(results, sums, strict=True)
+        )
+
+    wrong = [moment for moment, expression in RIGHT_BY_HAND.items() if not is_sum(moment, expression)]
+    if not wrong:
+        return None
+    for moment, expression, sentence in SLIPS_BY_HAND:
+        if moment == wrong[0] and is_sum(moment, expression):
+            return f"{moment.capitalize()}: {sentence}"
+    run, result, of = RUNS_BY_HAND[0], results[0][wrong[0]], letters[0]
+    right = eval(RIGHT_BY_HAND[wrong[0]], {}, of)
+    if not isinstance(result, Real):
+        return f"{wrong[0].capitalize()}: {result!r} is no number of bytes."
+    far = f"{result / right:.3g} times what it should be" if right else "no number of bytes"
+    of_run = f"h={run['h']}, L={run['L']} and {run['batch']} × {run['seq']} tokens"
+    return f"{wrong[0].capitalize()}: for {of_run} it is {far}."
 
 
 EXERCISES = (
-    FunctionExercise(
+    JudgedExercise(
         id="1.a",
-        right=model_states,
-        hides_results=True,
-        probes=(
-            (6_738_415_616, {"weight": 2, "gradient": 2, "exp_avg": 2, "exp_avg_sq": 2}),
-            (124_439_808, {"weight": 4, "gradient": 4, "exp_avg": 4, "exp_avg_sq": 4}),
-            (1000, {"weight": 2, "gradient": 4, "exp_avg": 8, "exp_avg_sq": 1}),
-        ),
-        because="These three are the same for every batch.",
-        letters={"states_of": model_states},
-        table="""
-        states_of(1, kept) :: These are the bytes of one parameter. There are {6_738_415_616:,} in Llama-2-7B.
-        (parameters, parameters, 2 * parameters) :: You counted values. The recipe says how many bytes each one takes.
-        parameters * sum(kept.values()) :: That is one sum. Asked are three numbers: weights, gradients, states.
-        (2 * parameters, 2 * parameters, 4 * parameters) :: You took two bytes for every value. That is right for pure
-            bfloat16 alone; take the bytes from kept.
-        (4 * parameters, 4 * parameters, 8 * parameters) :: You took four bytes for every value. That is right for
-            float32 alone; take the bytes from kept.
-        (*states_of(parameters, kept)[:2], kept["exp_avg"] * parameters) :: AdamW keeps two means for each parameter,
-            exp_avg and exp_avg_sq. The second is missing.
-        (*states_of(parameters, kept)[:2], 2 * kept["exp_avg"] * parameters) :: You doubled exp_avg. The second mean
-            has bytes of its own, exp_avg_sq.
-        (*states_of(parameters, kept)[:2], sum(kept.values()) * parameters) :: The states are the two means alone. You
-            added weight and gradient to them.
-        tuple(size * parameters for size in kept.values()) :: These are four numbers. The states are the two means
-            together: add them.
-        tuple(size / 2**30 for size in states_of(parameters, kept)) :: These are GiB. Return bytes.
-        tuple(states_of(parameters, kept)[place] for place in (0, 2, 1)) :: The three numbers are right, their order is
-            not: weights, gradients, states.
-        """,
-    ),
-    FunctionExercise(
-        id="1.b",
-        right=after_the_backward,
-        tolerance=1e-3,
-        hides_results=True,
-        probes=(
-            (10**9, 3 * 10**9, 2 * 10**9, 0), (2 * 10**10, 5 * 10**9, 4 * 10**10, 7 * 10**8),  # a mean is as large as W
-            (13_476_831_232, 13_476_831_232, 26_953_662_464, 524_288_000),
-        ),
-        because="Neither depends on the batch: the activations are gone.",
-        letters={"at": two_moments},
-        also=("at(weights + gradients + states, tied_tables, states / 2)",),
-        table="""
-        at(weights + gradients + states, tied_tables, 0) :: The temporaries of foreach are missing: one value for every
-            weight.
-        at(weights + gradients + states, 0, weights) :: The tables of a tied head are missing: at the end of the
-            backward its two gradients and their sum are there together.
-        at(weights + gradients + states, tied_tables, weights + tied_tables) :: The tables of a tied head are there
-            while its two gradients are added. When the backward has returned only the sum is left, and G counts it.
-        at(weights + gradients + states, 0, weights + tied_tables) :: The tables of a tied head belong to the other
-            moment: its two gradients are added while the backward runs.
-        at(weights + states, tied_tables, weights) :: The gradients are missing. They are there until zero_grad frees
-            them.
-        at(weights + gradients + states, tied_tables, 2 * weights) :: You counted both means, or the temporaries twice.
-            foreach adds one value for each weight.
-        at(weights + gradients + states, tied_tables, gradients) :: The temporaries are as large as the weights.
-            Gradients have the same size in some recipes, but not in all.
-        (weights + gradients + states + tied_tables, 2 * weights + states) :: The gradients are there in the
-            optimizer's step as well, until zero_grad frees them.
-        at(weights + gradients + states, tied_tables, weights)[::-1] :: Both are right, in the other order: first the
-            end of the backward.
-        weights + gradients + states + tied_tables ; 2 * weights + gradients + states :: That is one of the two.
-            Return both: the end of the backward, and inside the optimizer's step.
-        """,
-    ),
-    FunctionExercise(
-        id="1.c",
-        right=start_of_backward,
-        unit="bytes",
-        tolerance=1e-3,
-        hides_results=True,
-        probes=(
-            (13_476_831_232, 26_953_662_464, 10_240_000_000, 2048, 32_000, 2),
-            (497_759_232, 995_518_464, 1_250_000_000, 1024, 50_257, 4),
-        ),
-        because="It grows with the batch; the two of exercise 1.b do not.",
-        parts="""
-        weights :: the weights
-        states :: the states
-        activations :: the activations
-        tokens * vocabulary * logit_bytes :: one tensor of the logits' size
-        """,
-        table="""
-        weights + states + activations + 3 * tokens * vocabulary * logit_bytes :: Two tensors of the logits' size come
-            on top, not three: the forward has kept the log-softmax, so it is in activations already.
-        weights + states + activations + 2 * tokens * vocabulary :: You counted the logits as values. Each takes
-            logit_bytes.
-        weights + states + activations ; weights + states + activations + 2 * vocabulary * logit_bytes :: The two
-            tensors of the logits' size are missing, or one row of them stands for all: they have a row for each token.
-        weights + states + activations + tokens * vocabulary * logit_bytes :: One tensor of the logits' size is
-            missing: the log-softmax has a gradient, and so have the logits.
-        weights + states + activations - 2 * tokens * vocabulary * logit_bytes :: You subtracted the two gradients of
-            the logits' size. They come on top of the activations.
-        2 * weights + states + activations + 2 * tokens * vocabulary * logit_bytes :: You counted W twice. If the
-            second was for the gradients: there are none yet.
-        weights + states + activations + 2 * tokens * vocabulary * 4 :: You took 4 bytes for each logit. In pure
-            bfloat16 it has 2: take logit_bytes.
-        """,
+        judge=judge_by_hand,
+        because="Three sums, and the largest is the peak.",
     ),
     ChoiceExercise(
         id="1.1",

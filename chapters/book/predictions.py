@@ -1,0 +1,72 @@
+"""A guess before the answer, kept until the chapter's end: ``predict`` asks, ``compare_guesses`` sets both side by side.
+
+    >>> predict("99-moons", "How many moons has Mars?", "0", "2", "14")
+    Your guess: How many moons has Mars? 0 · 2 · 14
+    >>> compare_guesses({"99-moons": "2"})
+    How many moons has Mars? You made no guess; it is 2.
+"""
+
+from collections.abc import Mapping
+from html import escape
+
+import ipywidgets
+
+from memkit.units import Text, on_page
+
+QUESTIONS: dict[str, "Prediction"] = {}
+"""What has been asked in this kernel, by name."""
+
+
+class Prediction:
+    """A question with buttons, or with a field where there are no choices; ``guess`` is what the reader gave.
+
+    In a live notebook it is a widget. Stored, it is the question alone, so that a page shows no answer.
+    """
+
+    def __init__(self, question: str, choices: tuple[str, ...]):
+        self.question, self.choices = question, choices
+        words = ipywidgets.HTML(f"<b>Your guess.</b> {escape(question)}")
+        if choices:
+            self.field = ipywidgets.ToggleButtons(options=choices, index=None, tooltips=choices)
+        else:
+            self.field = ipywidgets.Text(placeholder="a number", continuous_update=False)
+            self.field.tooltip = question
+        self.view = ipywidgets.VBox([words, self.field])
+
+    @property
+    def guess(self) -> str | None:
+        """The reader's answer as text, or ``None`` while there is none."""
+        return self.field.value or None
+
+    def __repr__(self) -> str:
+        return " ".join((f"Your guess: {self.question}", " · ".join(self.choices))).strip()
+
+    def _repr_mimebundle_(self, **_: object) -> dict:
+        shown = f"<p><b>Your guess.</b> {escape(self.question)} {escape(' · '.join(self.choices))}</p>"
+        return {**self.view._repr_mimebundle_(), "text/html": shown, "text/plain": repr(self)}
+
+
+def predict(name: str, question: str, *choices: str) -> Prediction:
+    """Ask for a guess, with a button for each choice, or with a field for a number; asked again, it starts anew.
+
+    Raises: ValueError: an empty name or question.
+    """
+    if not (name and question):
+        raise ValueError(f"name={name!r}, question={question!r}: a guess has a name and a question")
+    QUESTIONS[name] = Prediction(question, choices)
+    return QUESTIONS[name]
+
+
+def compare_guesses(answers: Mapping[str, str]) -> Text:
+    """Each question with the reader's guess and the answer, a line each.
+
+    Raises: ValueError: nothing was asked under a name; the cell that asks has not run.
+    """
+    lines = []
+    for name, answer in answers.items():
+        if name not in QUESTIONS:
+            raise ValueError(f"no guess {name!r} was asked for; run the cells above. Asked: {', '.join(QUESTIONS)}")
+        asked = QUESTIONS[name]
+        guessed = f"You said {asked.guess}" if asked.guess else "You made no guess"
+        lines.append(f"{asked.question} {guessed}; it is {answer}.")
+    return on_page("\n".join(lines))
