@@ -30,6 +30,10 @@ FOLDED = re.compile(r"<details>(\s*<summary>\s*(?:Solution|Hint|Answers))")
 """What stays folded on paper too: a reader who prints a chapter has not solved its exercises yet."""
 
 
+NOT_SEARCHED = re.compile("^ex-.*-(stub|check)$")
+"""Cells of an exercise without words of their own; lists of imports are left out too."""
+
+
 @dataclass(kw_only=True)
 class Page:
     """What the frame around a page needs to know of it. ``search`` has (anchor, heading, text) for each cell.
@@ -235,7 +239,8 @@ class ChapterWriter:
                 page.headings.append((name, TAG.sub("", words)))
                 anchor, heading = unescape(name), unescape(page.headings[-1][1])
         words = " ".join(unescape(TAG.sub(" ", cell.source)).split())
-        page.search.append((anchor, unescape(heading), words))
+        if not NOT_SEARCHED.search(cell.id) and "setup" not in cell.metadata.get("tags", []):
+            page.search.append((anchor, unescape(heading), words))
         return f'<div class="cell {cell.cell_type}" id="cell-id={cell.id}">{html}</div>'
 
     def code_cell(self, cell) -> str:
