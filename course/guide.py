@@ -18,7 +18,7 @@ from minutes import EXERCISE, section_minutes
 
 from book.exercises import Exercise, JudgedExercise, exercises_of
 from course.labs import NAMES, load_lab
-from dev.notebooks import family_of
+from dev.notebooks import family_of, kind_of, place_of
 
 GUIDE, ANSWERS = ROOT / "course" / "GUIDE.md", ROOT / "course" / "WRONG_ANSWERS.md"
 CHAPTERS = {int(path.name[:2]): path for path in sorted((ROOT / "chapters").glob("[0-9][0-9]_*.ipynb"))}
@@ -64,7 +64,9 @@ def item(words: str) -> tuple[str, int]:
         number = words[3:]
         text = texts(int(number.partition(".")[0]))[home_of(number)]
         [minutes] = [int(m[1]) for m in EXERCISE.finditer(text) if m[0].startswith(f"**Exercise {number} ")]
-        return f"exercise {number}, {exercise_titles(int(number.split('.')[0]))[number]}", minutes
+        title, home = exercise_titles(int(number.partition(".")[0]))[number], home_of(number)
+        place = f" (in [exercises](../chapters/{place_of(home)}))" if kind_of(home) else ""
+        return f"exercise {number}, {title}{place}", minutes
     chapter = int(re.match(r"\d+", words)[0])
     start = words.partition(" ")[2] or f"{words} "
     [found] = [name for name in section_minutes(notebook(chapter)).items() if name[0].startswith(start)]
