@@ -16,8 +16,10 @@ IS_ROOT := $(filter 0,$(shell id -u))
 LAB_AS_ROOT := You are root: JupyterLab is started with --allow-root.
 HUB_AS_ROOT := You are root: a student's cell can then change anything on this machine. Use an account made for the hub.
 FIRST_PAGE := my_chapters/00_start_here.ipynb
-CHAPTERS := $(sort $(wildcard chapters/*.ipynb))
-PART_ONE := $(filter chapters/00% chapters/01% chapters/02% chapters/03% chapters/04% chapters/05% chapters/06%,$(CHAPTERS))
+# A lesson's exercises, and what goes further, are notebooks of the same name in two folders beside it (dev/notebooks.py).
+FOLDERS := chapters chapters/exercises chapters/further
+CHAPTERS := $(sort $(wildcard $(FOLDERS:%=%/*.ipynb)))
+PART_ONE := $(filter $(foreach folder,$(FOLDERS),$(foreach number,00 01 02 03 04 05 06,$(folder)/$(number)%)),$(CHAPTERS))
 OTHERS := $(filter-out $(PART_ONE),$(CHAPTERS))
 PYTEST = $(BIN)/python -m pytest -q
 QUICK = not browser and not serial and not site and not exhaustive
@@ -67,7 +69,7 @@ site-check: $(VENV)/.test site  ## links, alt texts, axe-core, keys, panels and 
 check: $(VENV)/.test    ## for the change at hand: the tests of a folder or module (ROOM=formula), or of what has changed since the last commit
 	@$(BIN)/python tests/layers.py check $(ROOM)
 
-test: $(VENV)/.test     ## for a commit: every module, chapters 00 to 06 cell by cell without stepscope, one walk in a browser
+test: $(VENV)/.test     ## for a commit: every module, 00 to 06 with exercises and further cell by cell without stepscope, one walk in a browser
 	$(BIN)/ruff check .
 	$(PYTEST) -n 2 --dist loadscope -m "not sweep and $(QUICK)"
 	$(PYTEST) -m "not sweep and $(ALONE)" $(LONE)
@@ -83,7 +85,7 @@ sweep: $(VENV)/.test site-check ## what make test leaves out: other people's pro
 exhaustive: $(VENV)/.test       ## by the hundred what the sweep has by the dozen
 	$(PYTEST) -m exhaustive --durations 10
 
-run-notebooks: $(VENV)/.test    ## run every chapter and store its outputs (ONLY="chapters/01*" for one)
+run-notebooks: $(VENV)/.test    ## run every notebook and store its outputs (ONLY="chapters/01*" for a chapter, "chapters/*/01*" for what is beside it)
 	TQDM_DISABLE=1 OMP_NUM_THREADS=1 $(BIN)/python dev/run_notebooks.py $(or $(wildcard $(ONLY)),$(CHAPTERS))
 
 bench: $(VENV)/.test    ## speed and memory, as ratios measured in one run

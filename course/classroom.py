@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from dev.notebooks import notebooks, place_of
 from memkit.cards import CARDS, Card
 from memkit.fit import CONTEXT_BYTES, planned_room
 from memkit.units import GIB, MIB, aligned_table, as_one_of, as_whole_number, format_bytes
@@ -100,15 +101,18 @@ class Classroom:
 def chapter_budgets(folder: Path = FOLDER) -> dict[str, int]:
     """Bytes of GPU memory that each chapter declares in its title, by the chapter's number or letter.
 
+    Of a lesson and the notebooks beside it the one that declares most counts.
+
     Raises: ValueError: no chapters there, or a title without its line.
     """
     budgets = {}
-    for path in sorted(folder.glob("*_*.ipynb")):
+    for path in notebooks(folder):
         title = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
         found = DECLARED.search(title)
         if not found:
-            raise ValueError(f"{path.name}: the title does not say how much GPU memory the chapter needs")
-        budgets[path.name.partition("_")[0]] = int(found[1] or 0) * GIB
+            raise ValueError(f"{place_of(path)}: the title does not say how much GPU memory the chapter needs")
+        number = path.name.partition("_")[0]
+        budgets[number] = max(budgets.get(number, 0), int(found[1] or 0) * GIB)
     if not budgets:
         raise ValueError(f"no chapters in {folder}; the command needs the book's repository beside the package")
     return budgets

@@ -18,6 +18,7 @@ from minutes import EXERCISE, section_minutes
 
 from book.exercises import Exercise, JudgedExercise, exercises_of
 from course.labs import NAMES, load_lab
+from dev.notebooks import family_of, kind_of, place_of
 
 GUIDE, ANSWERS = ROOT / "course" / "GUIDE.md", ROOT / "course" / "WRONG_ANSWERS.md"
 CHAPTERS = {int(path.name[:2]): path for path in sorted((ROOT / "chapters").glob("[0-9][0-9]_*.ipynb"))}
@@ -38,19 +39,34 @@ def notebook(chapter: int) -> dict:
     return json.loads(CHAPTERS[chapter].read_text(encoding="utf-8"))
 
 
+def texts(chapter: int) -> dict[Path, str]:
+    """By notebook what stands in the chapter's own and in those of its exercises and of what goes further."""
+    read = {path: json.loads(path.read_text(encoding="utf-8"))["cells"] for path in family_of(CHAPTERS[chapter])}
+    return {path: "\n".join("".join(cell["source"]) for cell in cells) for path, cells in read.items()}
+
+
 def exercise_titles(chapter: int) -> dict[str, str]:
     """The title of each exercise of a chapter, from the line that heads it there."""
-    text = "\n".join("".join(cell["source"]) for cell in notebook(chapter)["cells"])
+    text = "\n".join(texts(chapter).values())
     return dict(re.findall(r"^\*\*Exercise (\S+) · (.+?)\*\*", text, re.MULTILINE))
+
+
+def home_of(exercise: str) -> Path:
+    """The notebook in which an exercise stands, such as ``4.2``."""
+    start = f"**Exercise {exercise} "
+    [path] = [path for path, text in texts(int(exercise.partition(".")[0])).items() if start in text]
+    return path
 
 
 def item(words: str) -> tuple[str, int]:
     """A section or an exercise by its first words: its name as the book has it, and its minutes."""
     if words.startswith("ex "):
         number = words[3:]
-        text = "\n".join("".join(cell["source"]) for cell in notebook(int(number.split(".")[0]))["cells"])
+        text = texts(int(number.partition(".")[0]))[home_of(number)]
         [minutes] = [int(m[1]) for m in EXERCISE.finditer(text) if m[0].startswith(f"**Exercise {number} ")]
-        return f"exercise {number}, {exercise_titles(int(number.split('.')[0]))[number]}", minutes
+        title, home = exercise_titles(int(number.partition(".")[0]))[number], home_of(number)
+        place = f" (in [exercises](../chapters/{place_of(home)}))" if kind_of(home) else ""
+        return f"exercise {number}, {title}{place}", minutes
     chapter = int(re.match(r"\d+", words)[0])
     start = words.partition(" ")[2] or f"{words} "
     [found] = [name for name in section_minutes(notebook(chapter)).items() if name[0].startswith(start)]

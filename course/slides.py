@@ -17,7 +17,7 @@ from traitlets.config import Config
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "course")]
 
-from guide import CHAPTERS, SYLLABI, item
+from guide import CHAPTERS, SYLLABI, home_of, item
 
 HEADING = re.compile(r"^##? (.+)$", re.MULTILINE)
 FOLDED = "folded"
@@ -26,9 +26,9 @@ LEFT_OUT = re.compile(r"<details>|^check\(|^my_guess|give_back\(|\bdoctor\(|^imp
 
 def cells_of(words: str) -> list:
     """The cells of a section or an exercise of the syllabus, from its heading to the next one."""
-    number = int(re.search(r"\d+", words)[0])
-    cells = nbformat.read(CHAPTERS[number], as_version=4).cells
-    if words.startswith("ex "):
+    number, is_exercise = int(re.search(r"\d+", words)[0]), words.startswith("ex ")
+    cells = nbformat.read(home_of(words[3:]) if is_exercise else CHAPTERS[number], as_version=4).cells
+    if is_exercise:
         start = f"**Exercise {words[3:]} "
         return [new_markdown_cell(cell.source) for cell in cells if cell.source.startswith(start)]
     title, found, inside = item(words)[0].removeprefix("0 "), [], False
@@ -50,7 +50,7 @@ def slides(name: str = "workshop"):
             cell.metadata = {"slideshow": {"slide_type": "subslide" if number else "slide"}}
             cell.metadata["tags"] = [FOLDED] * is_folded
             if cell.cell_type == "markdown":
-                cell.source = cell.source.replace("](../figures/", f"]({ROOT.as_uri()}/figures/")
+                cell.source = re.sub(r"\]\((\.\./)+figures/", f"]({ROOT.as_uri()}/figures/", cell.source)
             made.append(cell)
     return new_notebook(cells=made, metadata={"title": "Where the bytes go: a workshop"})
 

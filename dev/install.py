@@ -1,6 +1,7 @@
 """Install the book for the Python that runs this: ``python dev/install.py lab``, which ``make lab`` calls.
 
-The arguments are extras of pyproject.toml, such as ``test zoo``. PyTorch comes first, and torchvision
+The arguments are extras of pyproject.toml, such as ``test zoo``; ``--path`` alone installs nothing and lets every
+notebook find ``book``, where conda or Binder has installed the rest. PyTorch comes first, and torchvision
 with it where an extra needs it, so that both are builds of one index. On Linux that index is PyPI's with CUDA
 (3 GB) where an NVIDIA driver is found, else PyTorch's own without (0.2 GB); ``TORCH_INDEX`` names another one.
 """
@@ -57,17 +58,20 @@ def install(*arguments: str) -> None:
 
 
 def find_book() -> None:
-    """Put ``chapters/`` on this Python's path, so that ``import book`` works in a copy of the chapters too.
+    """Put ``chapters/`` on this Python's path: ``import book`` works in every folder of notebooks, and in a copy.
 
-    A kernel that runs in ``chapters/`` finds ``book`` by itself, and the wheel does not have it.
+    A kernel that runs in ``chapters/`` itself finds ``book`` there, and the wheel does not have it.
     """
     path = Path(sysconfig.get_path("purelib")) / "memkit_book_chapters.pth"
     path.write_text(f"{ROOT / 'chapters'}\n", encoding="utf-8")
 
 
 def main(extras: list[str]) -> None:
-    """Install PyTorch, then the book with these extras."""
+    """Install PyTorch, then the book with these extras; with ``--path`` only ``find_book``."""
     wanted = os.environ.get("TORCH_INDEX", "").strip()
+    if extras == ["--path"]:
+        find_book()
+        return
     has_driver = shutil.which("nvidia-smi") is not None
     index, line = torch_index(wanted, platform=sys.platform, has_driver=has_driver)
     if line:

@@ -11,25 +11,31 @@ from pathlib import Path
 from jupyter_server import DEFAULT_STATIC_FILES_PATH
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from dev.notebooks import notebooks, place_of
+
 NAME = "my_chapters"
 STYLE = Path(__file__).with_name("jupyterlab") / "custom.css"
 
 
 def copy_chapters(root: Path = ROOT) -> list[str]:
-    """Copy the chapters that the reader does not have yet; returns the names of those that the book has changed since.
+    """Copy the notebooks that the reader does not have yet; returns the names of those that the book has changed since.
 
-    ``.base`` beside the copies has each chapter as it was copied.
+    ``.base`` beside the copies has each notebook as it was copied.
     """
     own, changed = root / NAME, []
-    (own / ".base").mkdir(parents=True, exist_ok=True)
-    for chapter in sorted((root / "chapters").glob("*.ipynb")):
-        copy, base = own / chapter.name, own / ".base" / chapter.name
+    for chapter in notebooks(root / "chapters"):
+        name = place_of(chapter)
+        copy, base = own / name, own / ".base" / name
+        for place in (copy, base):
+            place.parent.mkdir(parents=True, exist_ok=True)
         is_untouched = copy.exists() and base.exists() and copy.read_bytes() == base.read_bytes()
         if not copy.exists() or is_untouched:
             shutil.copyfile(chapter, copy)
             shutil.copyfile(chapter, base)
         elif not base.exists() or base.read_bytes() != chapter.read_bytes():
-            changed.append(chapter.name)
+            changed.append(name)
     for ledger in (root / "chapters").glob("*.toml"):
         shutil.copyfile(ledger, own / ledger.name)
     return changed

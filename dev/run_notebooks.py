@@ -1,6 +1,6 @@
-"""Run chapters from top to bottom in a fresh kernel each and store what they print: `make run-notebooks`.
+"""Run notebooks from top to bottom in a fresh kernel each and store what they print: `make run-notebooks`.
 
-A chapter is written only if every cell ran. Stored: outputs with execution counts 1..n. Left out: the ids of
+A notebook is written only if every cell ran. Stored: outputs with execution counts 1..n. Left out: the ids of
 live widgets (their picture and text stay), times of execution, and the Python version. The run is one on a
 CPU, so that the page shows what a reader without a GPU sees.
 """

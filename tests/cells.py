@@ -5,6 +5,8 @@ import json
 from functools import cache
 from pathlib import Path
 
+from dev.notebooks import family_of
+
 ROOT = Path(__file__).parents[1]
 CHAPTERS = ROOT / "chapters"
 
@@ -15,10 +17,22 @@ def cells_of(path: Path) -> list[dict]:
 
 
 @cache
-def texts_of(chapter: str) -> dict[str, str]:
-    """Source by id of each cell of the chapter whose file begins so, such as ``07`` or ``C``."""
+def notebooks_of(chapter: str) -> list[Path]:
+    """The notebooks of the chapter whose file begins so, such as ``07`` or ``C``: itself, exercises, further."""
     [path] = CHAPTERS.glob(f"{chapter}_*.ipynb")
-    return {cell["id"]: "".join(cell["source"]) for cell in cells_of(path)}
+    return family_of(path)
+
+
+@cache
+def texts_of(chapter: str) -> dict[str, str]:
+    """Source by id of each cell of the chapter's notebooks; an id stands in one of them."""
+    return {cell["id"]: "".join(cell["source"]) for path in notebooks_of(chapter) for cell in cells_of(path)}
+
+
+def home_of(chapter: str, cell_id: str) -> Path:
+    """The notebook of the chapter that has the cell."""
+    [path] = [path for path in notebooks_of(chapter) if cell_id in {cell["id"] for cell in cells_of(path)}]
+    return path
 
 
 @cache

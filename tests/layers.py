@@ -63,6 +63,8 @@ FILES = {
     r"(?P<test>tests/.*test_\w+\.py)": "",
     r"chapters/.*\.ipynb": "tests/book/test_notebooks_policy.py tests/book/test_exercises.py",
     r"chapters/(claims|questions)\.toml": "tests/book/test_claims.py tests/book/test_questions.py",
+    r"dev/(notebooks|minutes|own_copy)\.py": "tests/book/test_own_copy.py tests/test_readme.py "
+    "tests/book/test_notebooks_policy.py",
     r"README\.md|Makefile|\.github/.*|CHANGELOG\.md": "tests/test_readme.py tests/test_environment.py",
     r"pyproject\.toml|environment\.yml|dev/(constraints.txt|install.py)|\.binder/.*": "tests/test_environment.py",
     r"course/hub/.*": "tests/hub/test_limits.py tests/hub/test_values.py",

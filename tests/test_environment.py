@@ -1,6 +1,7 @@
 """pyproject.toml, constraints.txt and environment.yml describe one environment, and the tests run in it."""
 
 import importlib.metadata
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -48,6 +49,18 @@ def test_binder_brings_the_same_by_paths_that_begin_in_its_own_folder():
     assert index == f"--extra-index-url {install.CPU_INDEX}"
     from_root = [line.replace("../", "").replace("..[", ".[") for line in told]
     assert from_root == CONDA["dependencies"][2]["pip"] and from_root != told
+
+
+def test_every_folder_of_notebooks_finds_the_book(tmp_path, monkeypatch):
+    """Where conda or Binder has installed the packages, one call is left."""
+    monkeypatch.setattr(install.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(install, "install", lambda *arguments: pytest.fail("nothing is installed"))
+    install.main(["--path"])
+    [line] = (tmp_path / "memkit_book_chapters.pth").read_text(encoding="utf-8").splitlines()
+    assert (Path(line) / "book" / "__init__.py").is_file()
+    after = ROOT / ".binder" / "postBuild"
+    assert "python dev/install.py --path" in after.read_text() and os.access(after, os.X_OK)
+    assert "python dev/install.py --path" in (ROOT / "environment.yml").read_text()
 
 
 def test_constraints_are_exact_and_fit_every_platform():

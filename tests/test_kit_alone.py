@@ -9,6 +9,8 @@ import sys
 import pytest
 from lab_server import ROOT
 
+from dev.notebooks import LESSONS, notebooks
+
 KIT, TESTS = ROOT / "memkit", ROOT / "tests" / "memkit"
 OF_THE_INSTRUMENT = re.compile(r"stepscope(\.\w+)+(:\w+)?")
 """A module's name as text, as ``import_module`` or ``monkeypatch`` takes it."""
@@ -95,4 +97,10 @@ def test_the_notebook_stage_runs_chapters_00_to_06_so():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     _, _, stage = makefile.partition("\ntest:")
     assert f"PYTHONPATH=$(CURDIR)/{FOLDER}" in stage.partition("\n\n")[0]
-    assert "PART_ONE := $(filter chapters/00% " in makefile
+    assert "$(COMPARE) $(PART_ONE)" in stage.partition("\n\n")[0]
+    shown = subprocess.run(
+        ["make", "--silent", "--eval", "shown: ; @echo $(PART_ONE)", "shown"], cwd=ROOT, check=True,
+        capture_output=True, text=True,
+    )
+    wanted = [path for path in notebooks() if path.name[:2] in LESSONS]
+    assert sorted(shown.stdout.split()) == sorted(path.relative_to(ROOT).as_posix() for path in wanted)

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from dev.minutes import row_minutes
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -27,8 +29,7 @@ def test_the_table_lists_every_chapter_with_its_title_and_minutes():
     for path in sorted((ROOT / "chapters").glob("*.ipynb")):
         first = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
         number, title = re.match(r"# (\w+) · (.+)", first).groups()
-        minutes = " + ".join(re.findall(r"(\d+)(?: minutes| of exercises)", first.partition(" · ")[2].split("\n*")[1]))
-        wanted.append((f"{int(number):02d}" if number.isdigit() else number, title, path.name, minutes))
+        wanted.append((f"{int(number):02d}" if number.isdigit() else number, title, path.name, row_minutes(path)))
     assert rows == wanted, "if only minutes differ, run: python dev/minutes.py"
 
 

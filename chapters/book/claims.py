@@ -113,7 +113,8 @@ class Claim:
     """One sentence that is commonly written, and what is so.
 
     ``claim`` and ``answer`` are complete sentences, figures put in. ``proof`` is a test's node id, such as
-    ``tests/claims/test_claims_a.py::test_C001``, or a cell, ``chapters/01_memory_breakdown.ipynb::cell-id``;
+    ``tests/claims/test_claims_a.py::test_C001``, or a cell, ``chapters/01_memory_breakdown.ipynb::cell-id`` or
+    ``chapters/further/01_memory_breakdown.ipynb::cell-id``;
     an opinion, or a claim left out, has a ``reason`` instead. Where a few lines of arithmetic prove it, ``proof`` is
     the file whose names they use, all of ``so`` is true, and ``cases`` settle the verdict: expressions in the
     figures and the letters of ``given``. ``cell`` shows the claim to the reader with one of its figures at least, or

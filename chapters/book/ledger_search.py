@@ -68,8 +68,10 @@ def entry_of(claim: Claim) -> str:
     """One claim as HTML: what is printed, the verdict in words, what is so, and where it is shown."""
     places = [f'<a href="{url}">printed</a>' for url in claim.printed] or ["ours"]
     if claim.cell or claim.about:
-        chapter, _, cell = (claim.cell or claim.about).partition("::")
-        link = f'<a href="{chapter}#cell-id={cell}">{chapter[:2]}, cell <code>{cell}</code></a>'
+        notebook, _, cell = (claim.cell or claim.about).partition("::")
+        folder, _, name = notebook.rpartition("/")
+        where = f"{name[:2]}, {folder}" if folder else name[:2]
+        link = f'<a href="{notebook}#cell-id={cell}">{where}, cell <code>{cell}</code></a>'
         places.insert(0, f"shown in {link}" if claim.cell else f"with other numbers in {link}")
     words = (
         f"<p><strong>{claim.id}</strong> “{escape(claim.claim)}” <strong>{claim.verdict.capitalize()}.</strong> "

@@ -28,9 +28,11 @@ from book.claims import GROUPS, VERDICTS, load_claims
 from book.ledger_search import entry_of
 from book.question_cards import page_of
 from book.questions import load_questions
+from dev.notebooks import notebooks
 from memkit.widgets.step_film import SCRIPT
 from stepscope.experts import PUBLISHED_MODELS
 
+KINDS = {"": "the lesson", "exercises": "its exercises", "further": "what goes further"}
 OTHER_NAMES = {"04": "also called gradient checkpointing, activation checkpointing, rematerialization"}
 EMPTY_HEADER = re.compile("<th></th>")  # a corner of a table heads nothing
 OF_THE_PICTURE = re.compile("(?:figure|picture) above|of the picture")  # a question that needs its picture
@@ -60,6 +62,7 @@ def first_page(files: Files, panels: Panels, chapters: list[Page], site: str) ->
         f'<p class="quiet">{escape(page.facts)}</p>{page.picture if OF_THE_PICTURE.search(page.question) else ""}'
         f"{files.markdown(page.question)}"
         for page in chapters
+        if not page.kind
     )
     parts = {
         "Does it fit my card?": first_screen(files.out, site),
@@ -139,13 +142,38 @@ def card_of(page: Page) -> str:
 
 def run_line(page: Page, files: Files) -> str:
     """How a reader runs this page."""
-    (files.out / "files").mkdir(exist_ok=True)
-    shutil.copy(ROOT / "chapters" / page.notebook, files.out / "files")
+    (files.out / "files" / page.notebook).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(ROOT / "chapters" / page.notebook, files.out / "files" / page.notebook)
     return (
         '<p class="run"><strong>Run it.</strong> <code>make lab</code> in the repository opens the book in JupyterLab; '
         f'<a href="index.html#how-to-run-it">how to start</a>. This page is <a href="files/{page.notebook}" download>'
-        f"{page.notebook}</a> with the outputs that are stored in it.</p>"
+        f"{page.notebook}</a> with the outputs that are stored in it.{beside(page)}</p>"
     )
+
+
+def beside(page: Page) -> str:
+    """A sentence that links the pages of a lesson and its companions, from each of them to the others."""
+    links = [
+        f'<a href="{other.stem}.html">{KINDS[other.kind]}</a>' for other in page.family if other is not page
+    ]
+    return f" Beside it: {' and '.join(links)}." if links else ""
+
+
+def families(pages: list[Page]) -> None:
+    """Tell each page which others belong to its lesson; ``pages`` has companions behind their lesson."""
+    for page in pages:
+        page.family = [other for other in pages if Path(other.notebook).name == Path(page.notebook).name]
+
+
+def turns(pages: list[Page]) -> dict[str, tuple[Page | None, Page | None]]:
+    """By stem the pages before and after one: a companion lies between its lesson and the next one."""
+    line = [page for page in pages if not page.kind]
+    found = {}
+    for page in pages:
+        at = line.index(page.family[0] if page.kind else page)
+        before = page.family[0] if page.kind else line[at - 1] if at else None
+        found[page.stem] = before, line[at + 1] if at + 1 < len(line) else None
+    return found
 
 
 def style() -> str:
@@ -200,25 +228,28 @@ def build(out: Path, site: str = "") -> None:
     (out / "search.json").write_text("{}", encoding="utf-8")  # a build that fails leaves what the next one may replace
     files, panels = Files(ROOT, out), Panels(ROOT, out)
     writer = ChapterWriter(files, panels)
-    notebooks = sorted((ROOT / "chapters").glob("*.ipynb"))
-    chapters = [writer.page(path) for path in notebooks]
+    chapters = [writer.page(path) for path in notebooks()]
+    files.folder = ROOT / "chapters"
+    families(chapters)
     for page in chapters:
         before, _, after = page.html.partition("</h1>")
         page.html = f"{before}</h1>{run_line(page, files)}{after}"
-        if other := OTHER_NAMES.get(page.stem[:2]):
+        if not page.kind and (other := OTHER_NAMES.get(page.stem[:2])):
             page.search.insert(0, (page.search[0][0], other, ""))
-    sheets = handouts_page([path for path in notebooks if path.stem[0].isdigit()], files)
+    sheets = handouts_page(sorted((ROOT / "chapters").glob("[0-9]*.ipynb")), files)
     pages = [first_page(files, panels, chapters, site), *chapters, claims_page(files), questions_page(), sheets]
     panels.make()
     frame = jinja2.Environment(autoescape=False).from_string(
         (HERE / "page.html.j2").read_text(encoding="utf-8")
     )
-    for number, page in enumerate(pages):
+    turn = turns(pages)
+    for page in pages:
+        before, after = turn[page.stem]
         html = frame.render(
             book=pages[0].title, title=escape(page.title), stem=page.stem, headings=page.headings,
             html=EMPTY_HEADER.sub("<td></td>", panels.finished(page.html)),
-            pages=pages[1:], before=pages[number - 1] if number else None,
-            after=pages[number + 1] if number + 1 < len(pages) else None, version=memkit.__version__, live=panels,
+            pages=[other for other in pages[1:] if not other.kind], family=page.family, kinds=KINDS,
+            before=before, after=after, version=memkit.__version__, live=panels,
             description=escape(" ".join(page.question.split())[:150] or "A textbook about memory in training."),
             cited=escape(cited_as()), card=f"{site}{card_of(page)}",
         )

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from notebook_page import Files, Page
 
+from dev.notebooks import family_of
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SECTIONS = ("You will be able to", "Common mistakes", "Summary")
 AXES = "Empty axes of two training steps: bytes upwards, the phases of each step from left to right."
@@ -22,8 +24,9 @@ NOTES = '<div class="notes"><h3>Notes</h3></div>'
 
 
 def cells_of(path: Path) -> dict[str, dict]:
-    """The cells of a chapter by their ids."""
-    return {cell["id"]: cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]}
+    """The cells of a chapter, and of the notebooks beside it, by their ids."""
+    found = [cell for member in family_of(path) for cell in json.loads(member.read_text(encoding="utf-8"))["cells"]]
+    return {cell["id"]: cell for cell in found}
 
 
 def section(path: Path, title: str) -> str:

@@ -22,6 +22,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from dev.notebooks import kind_of, place_of
 from memkit.widgets.step_film import FILM
 
 TAG = re.compile(r"<[^>]+>")
@@ -29,9 +30,17 @@ FOLDED = re.compile(r"<details>(\s*<summary>\s*(?:Solution|Hint|Answers))")
 """What stays folded on paper too: a reader who prints a chapter has not solved its exercises yet."""
 
 
+NOT_SEARCHED = re.compile("^ex-.*-(stub|check)$")
+"""Cells of an exercise without words of their own; lists of imports are left out too."""
+
+
 @dataclass(kw_only=True)
 class Page:
-    """What the frame around a page needs to know of it. ``search`` has (anchor, heading, text) for each cell."""
+    """What the frame around a page needs to know of it. ``search`` has (anchor, heading, text) for each cell.
+
+    ``notebook`` is its path in the folder of the chapters, ``kind`` that of a companion, and ``family`` has the pages
+    of the lesson and its companions.
+    """
 
     stem: str
     title: str
@@ -40,6 +49,8 @@ class Page:
     question: str = ""
     picture: str = ""
     notebook: str = ""
+    kind: str = ""
+    family: list["Page"] = field(default_factory=list)
     headings: list[tuple[str, str]] = field(default_factory=list)
     search: list[tuple[str, str, str]] = field(default_factory=list)
 
@@ -74,14 +85,17 @@ class Renderer(IPythonRenderer):
 
 
 class Files:
-    """The files that pages show or link to: copied into the site when a page asks for one, and no others."""
+    """The files that pages show or link to: copied into the site when a page asks for one, and no others.
 
-    def __init__(self, root: Path, out: Path):
-        self.root, self.out = root, out
+    ``folder`` is where the links of the text begin: that of its notebook.
+    """
+
+    def __init__(self, root: Path, out: Path, folder: Path | None = None):
+        self.root, self.out, self.folder = root, out, folder or root / "chapters"
 
     def figure(self, url: str) -> Path:
         """A drawn figure in the repository; as SVG where there is one, which follows a light or a dark page."""
-        path = (self.root / "chapters" / url).resolve()
+        path = (self.folder / url).resolve()
         drawn = path.with_suffix(".svg")
         return drawn if drawn.exists() and drawn.stat().st_size < 400_000 else path
 
@@ -111,12 +125,10 @@ class Files:
         if re.match(r"https?:|mailto:|#", url):
             return url
         path, mark, fragment = url.partition("#")
-        if path.startswith("figures/"):
-            path = f"../{path}"
-        path = path.removeprefix("chapters/")
+        from_root = path.startswith(("figures/", "chapters/"))  # README's links begin there
+        file = ((self.root if from_root else self.folder) / path).resolve()
         if path.endswith(".ipynb"):
-            return f"{Path(path).stem}.html{mark}{fragment}"
-        file = (self.root / "chapters" / path).resolve()
+            return f"{stem_of(file)}.html{mark}{fragment}"
         if not file.is_file():
             return ""
         (self.out / "files").mkdir(exist_ok=True)
@@ -128,6 +140,15 @@ class Files:
         html = MarkdownWithMath(renderer=Renderer(self)).render(source)
         html = FOLDED.sub(r'<details class="folded">\1', html)
         return html.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
+
+
+def stem_of(path: Path) -> str:
+    """The name of a notebook's page: its own, and for a companion its folder's behind it.
+
+    >>> stem_of(CHAPTERS / "further" / "01_memory_breakdown.ipynb")
+    '01_memory_breakdown_further'
+    """
+    return f"{path.stem}_{kind_of(path)}".removesuffix("_")
 
 
 def size_of(path: Path) -> tuple[int, int]:
@@ -197,9 +218,10 @@ class ChapterWriter:
             first = next(n for n, count in enumerate(counts, 1) if count != n)
             raise ValueError(
                 f"{path.name}: its outputs are not of one clean run; code cell {first} has the number "
-                f"{counts[first - 1]}. Run `make run-notebooks ONLY={path.parent.name}/{path.name}`"
+                f"{counts[first - 1]}. Run `make run-notebooks ONLY=chapters/{place_of(path)}`"
             )
-        page = Page(stem=path.stem, title=title[1], notebook=path.name)
+        self.files.folder = path.parent
+        page = Page(stem=stem_of(path), title=title[1], notebook=place_of(path), kind=kind_of(path))
         facts = re.search(r"^\*(.+)\*$", first, re.MULTILINE)
         page.facts = facts[1] if facts else ""
         page.html = "\n".join(self.cell(cell, page) for cell in notebook.cells)
@@ -217,7 +239,8 @@ class ChapterWriter:
                 page.headings.append((name, TAG.sub("", words)))
                 anchor, heading = unescape(name), unescape(page.headings[-1][1])
         words = " ".join(unescape(TAG.sub(" ", cell.source)).split())
-        page.search.append((anchor, unescape(heading), words))
+        if not NOT_SEARCHED.search(cell.id) and "setup" not in cell.metadata.get("tags", []):
+            page.search.append((anchor, unescape(heading), words))
         return f'<div class="cell {cell.cell_type}" id="cell-id={cell.id}">{html}</div>'
 
     def code_cell(self, cell) -> str:

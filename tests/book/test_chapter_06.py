@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from cells import CHAPTERS, after_setup, texts_of
+from cells import after_setup, home_of, texts_of
 
 FIRST_LINE = "spike, history_len, margin = 16, 1024, 0"
 
@@ -13,7 +13,7 @@ def played(spike: int = 16, history_len: int = 1024, margin: int = 0) -> dict:
     import matplotlib as mpl
 
     mpl.use("agg")
-    names, cell = dict(after_setup(CHAPTERS / "06_fp8_training.ipynb")), texts_of("06")["film"]
+    names, cell = dict(after_setup(home_of("06", "film"))), texts_of("06")["film"]
     assert cell.startswith(FIRST_LINE)
     exec(cell.replace(FIRST_LINE, f"spike, history_len, margin = {spike}, {history_len}, {margin}"), names)
     names["plt"].close("all")

@@ -2,19 +2,22 @@
 
 import ast
 import json
+import re
 import warnings
 from pathlib import Path
 
 import pytest
-from cells import CHAPTERS, after_setup, cells_of, texts_of
+from cells import CHAPTERS, after_setup, cells_of, home_of, texts_of
 from pretend_card import pretend_card
 
 from book.measurements import MEASUREMENTS
+from dev.notebooks import notebooks, place_of
 from memkit.units import GIB
 
+NUMBERED = [path for path in notebooks() if path.name[0].isdigit()]
 IN_CHAPTERS = [
     pytest.param(path, cell["id"], id=f"{path.name[:2]}-{cell['id']}")
-    for path in sorted(CHAPTERS.glob("[01]*.ipynb"))
+    for path in NUMBERED
     for cell in cells_of(path)
     if cell["cell_type"] == "code" and "cuda.is_available()" in "".join(cell["source"])
 ]
@@ -87,8 +90,8 @@ def test_a_chapter_measures_in_its_body_and_shows_a_published_run_without_a_card
     [cell] = [cell for cell in cells if cell["id"].startswith("card-") and cell["id"] != "card-measured"
               and cell["cell_type"] == "code"]
     texts = ["".join(each["source"]) for each in cells]
-    body = next(at for at, text in enumerate(texts) if text.lstrip().startswith("## Further") or "\n## Further" in text)
-    assert cells.index(cell) < body
+    ends = (at for at, text in enumerate(texts) if re.search(r"^## Further|^\*\*Further\.\*\*", text, re.MULTILINE))
+    assert cells.index(cell) < next(ends)
     assert "assert " in "".join(cell["source"]) and "nbval-ignore-output" in cell["metadata"]["tags"]
     printed = "".join("".join(output.get("text", "")) for output in cell["outputs"])
     assert any(card in printed for card in ("B200", "H100", "A100", "Measured on a card"))
@@ -110,7 +113,7 @@ def test_an_assert_of_a_cell_sees(mistake):
     source = texts_of(number)[cell_id]
     assert old in source
     with pytest.raises(AssertionError):
-        run_on_pretend_card(next(CHAPTERS.glob(f"{number}_*.ipynb")), cell_id, source.replace(old, new))
+        run_on_pretend_card(home_of(number, cell_id), cell_id, source.replace(old, new))
 
 
 RECORD_NEEDS_A_CARD = {
@@ -136,7 +139,7 @@ def test_the_programs_that_need_a_card_are_there():
     assert set(RECORD_NEEDS_A_CARD) < {name for _, name in MEASUREMENTS}
 
 
-@pytest.mark.parametrize("path", sorted(CHAPTERS.glob("[01]*.ipynb")), ids=lambda path: path.name[:2])
+@pytest.mark.parametrize("path", NUMBERED, ids=place_of)
 def test_what_prints_a_card_s_own_figures_is_not_compared(path):
     """``make check-notebooks`` passes on a card too; what such a cell says for sure it asserts."""
     for cell in cells_of(path):
@@ -163,5 +166,5 @@ def test_a_cell_with_a_small_card_runs_on_a_pretend_card(cell_id):
 
 
 def test_no_chapter_says_that_it_needs_a_card():
-    for path in sorted(CHAPTERS.glob("*.ipynb")):
+    for path in notebooks():
         assert "needs a CUDA card" not in json.dumps(json.loads(path.read_text(encoding="utf-8"))["cells"]), path.name

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from cells import CHAPTERS, after_setup, cells_of
+from cells import CHAPTERS, after_setup, cells_of, home_of, notebooks_of
 from wrong_answers.chapter_10 import ALSO_RIGHT, RIGHT
 
 from book import check
@@ -37,21 +37,34 @@ def source_of(cell: dict) -> str:
 
 
 class Chapter:
-    """A notebook's cells by id, and the names its cells tagged ``setup`` leave behind."""
+    """The cells by id of a chapter's own notebook and of its exercises', and the names that an exercise begins with.
 
-    def __init__(self, path: Path):
-        self.path = path
-        self.cells = {cell["id"]: cell for cell in cells_of(path)}
-        self.names = after_setup(path)
+    Those are the names that cells tagged ``setup`` leave behind, and in a notebook of exercises what every cell leaves
+    that is no exercise.
+    """
+
+    def __init__(self, number: int):
+        self.number = f"{number:02}"
+        paths = [path for path in notebooks_of(self.number) if path.parent.name != "further"]
+        self.cells = {cell["id"]: cell for path in paths for cell in cells_of(path)}
+
+    def names(self, cell_id: str) -> dict:
+        path = home_of(self.number, cell_id)
+        names = dict(after_setup(path))
+        if path.parent.name == "exercises":
+            for cell in cells_of(path):
+                if cell["cell_type"] == "code" and not cell["id"].startswith("ex-"):
+                    self.run(source_of(cell), names)
+        return names
 
     def run(self, source: str, names: dict) -> None:
         with contextlib.redirect_stdout(io.StringIO()):
-            exec(compile(source, str(self.path), "exec"), names)
+            exec(compile(source, f"chapter {self.number}", "exec"), names)
 
     def feedback(self, exercise_id: str, stub: str | None = None):
         """What the check cell shows after ``stub`` has run in place of the stub cell."""
-        names = dict(self.names)
         cell_id = cell_id_of(exercise_id)
+        names = self.names(cell_id)
         self.run(source_of(self.cells[f"{cell_id}-stub"]) if stub is None else stub, names)
         return eval(source_of(self.cells[f"{cell_id}-check"]), names)
 
@@ -123,14 +136,14 @@ def solution_problems(chapter: Chapter, exercise: Exercise) -> list[str]:
     ]
 
 
-NUMBERED = {int(path.name[:2]): path for path in sorted(CHAPTERS.glob("[0-9][0-9]_*.ipynb"))}
+NUMBERED = sorted(int(path.name[:2]) for path in CHAPTERS.glob("[0-9][0-9]_*.ipynb"))
 ALL = [(number, exercise_id) for number in NUMBERED for exercise_id in exercises_of(number)]
 
 
 @cache
 def chapter_of(number: int) -> Chapter:
     """The chapter, its setup cells run once per process."""
-    return Chapter(NUMBERED[number])
+    return Chapter(number)
 
 
 @pytest.mark.parametrize("number, exercise_id", ALL)
@@ -173,8 +186,13 @@ def test_the_solution_passes_and_the_stub_is_not_attempted(number, exercise_id):
 
 @pytest.mark.parametrize("number", NUMBERED)
 def test_notebook_and_records_list_the_same_exercises(number):
-    in_notebook = [cell_id for cell_id in chapter_of(number).cells if re.fullmatch(r"ex-\d+-(?:\d+|[a-z])", cell_id)]
-    assert in_notebook == [cell_id_of(exercise_id) for exercise_id in exercises_of(number)]
+    """In a notebook they stand in the order of the records."""
+    listed, found = [cell_id_of(exercise_id) for exercise_id in exercises_of(number)], []
+    for path in notebooks_of(f"{number:02}"):
+        ids = [cell["id"] for cell in cells_of(path) if re.fullmatch(r"ex-\d+-(?:\d+|[a-z])", cell["id"])]
+        assert ids == [cell_id for cell_id in listed if cell_id in ids]
+        found += ids
+    assert sorted(found) == sorted(listed)
 
 
 FEWEST_ANSWERS = 6

@@ -9,10 +9,9 @@ from itertools import product
 import pytest
 import torch
 import torch.nn.functional as F
-from cells import CHAPTERS, after_setup, cells_of, texts_of
+from cells import after_setup, cells_of, home_of, texts_of
 from torch.profiler import ProfilerActivity, profile
 
-from book.exercises import chapter_01
 from memkit import TrainingSetup, bytes_per_parameter, estimate_memory, models, recipes, trace_memory, training_build
 
 OURS = {"fp32": recipes.FP32, "autocast": recipes.AUTOCAST_BF16, "pure": recipes.PURE_BF16}
@@ -20,17 +19,16 @@ IMPLEMENTATIONS = {"foreach": recipes.ADAMW, "fused": recipes.FUSED_ADAMW}
 
 
 def moments_of_the_chapter():
-    """``moments_of`` as chapter 01 defines it, on the exercises' right answers."""
-    [path] = CHAPTERS.glob("01_*.ipynb")
-    source = {cell["id"]: "".join(cell["source"]) for cell in cells_of(path)}
-    names = dict(after_setup(path)) | {
-        "make_states": chapter_01.model_states, "make_later": chapter_01.after_the_backward,
-        "make_start": chapter_01.start_of_backward,
-    }
-    for cell in ("candidates", "candidates-accumulated"):
-        functions = [node for node in ast.parse(source[cell]).body if isinstance(node, ast.FunctionDef)]
-        exec(compile(ast.Module(functions, []), cell, "exec"), names)
+    """``moments_of`` as *Further* of lesson 01 defines it."""
+    names = dict(after_setup(home_of("01", "candidates-accumulated")))
+    for cell in ("further-by-hand", "candidates-accumulated"):
+        run_functions(cell, names)
     return names["moments_of"]
+
+
+def run_functions(cell: str, names: dict) -> None:
+    functions = [node for node in ast.parse(texts_of("01")[cell]).body if isinstance(node, ast.FunctionDef)]
+    exec(compile(ast.Module(functions, []), cell, "exec"), names)
 
 
 MOMENTS_OF = moments_of_the_chapter()
@@ -178,7 +176,7 @@ def test_with_stored_scores_the_rule_holds_below_the_vocabulary():
 
 def test_a_late_zero_grad_adds_the_gradients_to_the_forward():
     """Chapter 01's own program: W + G + S + activations + one tensor of the logits' size, to the digits it prints."""
-    [path] = CHAPTERS.glob("01_*.ipynb")
+    path = home_of("01", "zero-grad-moved")
     run = TrainingSetup(model=models.LLAMA_2_7B, precision=recipes.PURE_BF16, micro_batch_size=4, seq_len=2048)
     [printed] = [
         "".join(output["text"]) for cell in cells_of(path) if cell["id"] == "zero-grad-moved"

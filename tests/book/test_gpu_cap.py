@@ -9,8 +9,11 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from dev.notebooks import kind_of, notebooks, place_of
+
 ROOT = Path(__file__).parents[2]
-CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
+NOTEBOOKS = notebooks()
+CHAPTERS = [path for path in NOTEBOOKS if not kind_of(path)]
 PLAYED = """
 import sys
 from types import SimpleNamespace
@@ -40,7 +43,7 @@ def in_a_kernel(chapter: Path, gib: str) -> subprocess.CompletedProcess:
     )
 
 
-@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("chapter", NOTEBOOKS, ids=place_of)
 def test_each_setup_cell_imports_the_book_which_caps_the_process(chapter):
     """Nothing of a chapter runs before its setup cell, and importing ``book`` is what caps; see the next test."""
     source = setup_cell(chapter)

@@ -1,6 +1,7 @@
-"""The rules for notebook files, held against every chapter.
+"""The rules for notebook files, held against every chapter, and against the notebooks beside a lesson.
 
-A rule takes the notebook as the dictionary that its file holds and returns sentences about what breaks it.
+A rule takes the notebook as the dictionary that its file holds and returns sentences about what breaks it. Nearly all
+hold for every kind of notebook; those of ``FOR`` hold for the kinds that stand there.
 """
 
 import ast
@@ -17,9 +18,11 @@ import nbformat
 import pytest
 
 from dev import minutes
+from dev.notebooks import CHAPTERS, FOLDERS, LESSONS, family_of, kind_of, notebooks, place_of
 
-CHAPTERS = Path(__file__).parents[2] / "chapters"
-NOTEBOOKS = sorted(CHAPTERS.glob("*.ipynb"))
+NOTEBOOKS = notebooks()
+MOST_OF_A_LESSON = {"00": (1700, 36)} | {number: (3500, 50) for number in LESSONS[1:]}
+"""By lesson the most words of markdown (``str.split``, with code blocks and what is folded) and the most cells."""
 KERNELSPEC = {"name": "python3", "display_name": "Python 3 (ipykernel)"}
 TAGS = {"setup", "nbval-ignore-output", "raises-exception"}
 MAX_BYTES = 2 * 1024 * 1024
@@ -29,11 +32,31 @@ MOST_LINES = 25  # of a cell; a reader types along
 MOST_CARD_LINES = 36
 KEPT_CELL_METADATA = {"tags", "jupyter", "memkit"}
 RULES: list[Callable] = []
+FOR: dict[str, tuple[str, ...]] = {}
+"""Rule → kinds of notebook, of ``kind_of``: a chapter or appendix is ''."""
+
+
+class Notebook(dict):
+    """A notebook as its file holds it, and the file's path."""
+
+    def __init__(self, path: Path):
+        super().__init__(json.loads(path.read_text(encoding="utf-8")))
+        self.path = path
 
 
 def rule(function: Callable) -> Callable:
     RULES.append(function)
     return function
+
+
+def rule_for(*kinds: str) -> Callable:
+    """A rule for some kinds of notebook only."""
+
+    def add(function: Callable) -> Callable:
+        FOR[function.__name__] = kinds
+        return rule(function)
+
+    return add
 
 
 def source_of(cell: dict) -> str:
@@ -110,7 +133,7 @@ def valid_format(notebook):
         yield f"nbformat {notebook['nbformat']}.{notebook['nbformat_minor']} is not 4.5"
         return
     try:
-        nbformat.validate(nbformat.from_dict(copy.deepcopy(notebook)))
+        nbformat.validate(nbformat.from_dict(copy.deepcopy(dict(notebook))))
     except nbformat.ValidationError as error:
         yield f"not a valid notebook: {str(error).splitlines()[0]}"
 
@@ -184,15 +207,27 @@ no_plumbing = pattern_rule("no_plumbing", "code", PLUMBING, "does not belong in 
 short_lines = pattern_rule("short_lines", "code", r"^.{111,}$", "is a line of more than 110 characters")
 
 
+def lines_of(notebook: dict) -> Iterator[tuple[dict, int, int, bool]]:
+    """(cell, its lines, the most that it may have, whether a reader types it along) of every code cell."""
+    for cell in cells_of(notebook, "code"):
+        is_setup = "setup" in cell["metadata"].get("tags", [])
+        is_of_card = cell["id"].startswith("card-")  # a whole program that one would copy, with and without a card
+        most = MOST_SETUP_LINES if is_setup else MOST_CARD_LINES if is_of_card else MOST_LINES
+        yield cell, len(source_of(cell).rstrip().splitlines()), most, not (is_setup or is_of_card)
+
+
 @rule
 def short_cells(notebook):
-    lengths = []
-    for cell in cells_of(notebook, "code"):
-        lines, is_setup = len(source_of(cell).rstrip().splitlines()), "setup" in cell["metadata"].get("tags", [])
-        is_of_card = cell["id"].startswith("card-")  # a whole program that one would copy, with and without a card
-        lengths += [] if is_setup or is_of_card else [lines]
-        if lines > (most := MOST_SETUP_LINES if is_setup else MOST_CARD_LINES if is_of_card else MOST_LINES):
+    for cell, lines, most, _ in lines_of(notebook):
+        if lines > most:
             yield f"{cell['id']} has {lines} lines; {most} at most"
+
+
+@rule_for("")
+def few_long_cells(notebook):
+    """Over a lesson and the notebooks beside it."""
+    family = [notebook, *(Notebook(path) for path in family_of(notebook.path)[1:])]
+    lengths = [lines for member in family for _, lines, _, is_typed in lines_of(member) if is_typed]
     if lengths and (p90 := statistics.quantiles([0, *lengths], n=10, method="inclusive")[-1]) > 18:
         yield f"one cell in ten has more than {p90:.0f} lines; 18 at most"
 
@@ -285,7 +320,9 @@ def an_unchecked_output_has_an_assert(notebook):
     code = cells_of(notebook, "code")
     for cell, following in itertools.zip_longest(code, code[1:]):
         tags = cell["metadata"].get("tags", [])
-        if "nbval-ignore-output" not in tags or source_of(cell).strip() == "doctor()" or cell["id"] == "give-back":
+        if "nbval-ignore-output" not in tags or source_of(cell).strip() == "doctor()":
+            continue
+        if cell["id"].endswith("give-back"):
             continue
         if "assert" not in source_of(cell) and (following is None or "assert" not in source_of(following)):
             yield f"{cell['id']} is not compared by nbval, and neither it nor the next code cell asserts anything"
@@ -338,8 +375,34 @@ def links_are_relative_and_lead_somewhere(notebook):
         for target in re.findall(r"\]\(([^)\s]+)", unfenced(cell)):
             if target.startswith(("https://", "http://", "#", "mailto:")):
                 continue
-            if not (CHAPTERS / target.partition("#")[0]).exists():
+            if not (notebook.path.parent / target.partition("#")[0]).exists():
                 yield f"{cell['id']}: {target} leads nowhere"
+
+
+@rule_for("exercises", "further")
+def a_companion_names_its_lesson_and_the_lesson_names_it(notebook):
+    number, title = re.match(r"# (\d+) · (\w+): ", source_of(notebook["cells"][0])).groups()
+    if (int(number), title.lower()) != (int(notebook.path.name[:2]), kind_of(notebook.path)):
+        yield f"its title begins with {number} · {title}"
+    if f"[lesson {notebook.path.name[:2]}](../{notebook.path.name})" not in source_of(notebook["cells"][0]):
+        yield "the first cell does not link to its lesson"
+    lesson = Notebook(family_of(notebook.path)[0])
+    if not any(f"]({place_of(notebook.path)})" in source_of(cell) for cell in cells_of(lesson, "markdown")):
+        yield f"{lesson.path.name} does not link to it"
+
+
+@rule_for("exercises")
+def only_exercises(notebook):
+    if not any(is_exercise(cell) for cell in notebook["cells"]):
+        yield "it has no exercise"
+    told = "".join(source_of(cell) for cell in notebook["cells"] if not is_exercise(cell))
+    if found := re.findall(r"\b(?:section|Section) \d+\.\d+", told):
+        yield f"{', '.join(found)}: it runs alone, so name what is meant"
+
+
+@rule_for("further")
+def no_exercise(notebook):
+    yield from (f"{cell['id']} is an exercise" for cell in notebook["cells"] if is_exercise(cell))
 
 
 markdown_that_jupyter_and_github_both_render = pattern_rule(
@@ -360,18 +423,30 @@ def closed_details(notebook):
             yield f"{cell['id']}: a <details> is not closed"
 
 
-@rule
+@rule_for("")
 def size_of_a_chapter(notebook):
     if is_draft(notebook):
         return
     cells = sum(not is_exercise(cell) for cell in notebook["cells"])
     words = word_count(notebook)
-    is_full = re.match(r"# ([1-9]|10) ", source_of(notebook["cells"][0]))  # not 00, 11, 12 or an appendix
+    is_full = re.match(r"# ([7-9]|10) ", source_of(notebook["cells"][0]))  # no lesson, not 11, 12 or an appendix
     least_cells, least_words = (35, 2000) if is_full else (1, 1)
     if not least_cells <= cells <= 80:
         yield f"{cells} cells besides the exercises; {least_cells} to 80"
     if words < least_words:
         yield f"{words} words besides the exercises; {least_words} at least"
+
+
+@rule_for("")
+def size_of_a_lesson(notebook):
+    if notebook.path.name[:2] not in MOST_OF_A_LESSON:
+        return
+    most_words, most_cells = MOST_OF_A_LESSON[notebook.path.name[:2]]
+    words = sum(len(source_of(cell).split()) for cell in cells_of(notebook, "markdown"))
+    if words > most_words:
+        yield f"{words:,} words of markdown; {most_words:,} at most"
+    if len(notebook["cells"]) > most_cells:
+        yield f"{len(notebook['cells'])} cells; {most_cells} at most"
 
 
 @rule
@@ -396,14 +471,37 @@ def one_folded_setup(notebook):
             yield f"{cell['id']} is open: a reader meets its names before a line of argument"
 
 
-@pytest.mark.parametrize("check", RULES, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+HELD = [
+    pytest.param(path, check, id=f"{place_of(path).removesuffix('.ipynb')}-{check.__name__}")
+    for path in NOTEBOOKS for check in RULES if kind_of(path) in FOR.get(check.__name__, (kind_of(path),))
+]
+
+
+@pytest.mark.parametrize("path, check", HELD)
 def test_a_chapter_keeps_the_rule(path, check):
-    if problems := list(check(json.loads(path.read_text(encoding="utf-8")))):
+    if problems := list(check(Notebook(path))):
         pytest.fail("\n".join(problems), pytrace=False)
 
 
+def ids_in(path: Path) -> list[str]:
+    return [cell["id"] for cell in Notebook(path)["cells"]]
+
+
 def test_ids_are_the_same_in_one_chapter_only():
-    ids = [cell["id"] for path in NOTEBOOKS for cell in json.loads(path.read_text())["cells"]]
-    exercises = [cell_id for cell_id in ids if cell_id.startswith("ex-")]
+    exercises = [cell_id for path in NOTEBOOKS for cell_id in ids_in(path) if cell_id.startswith("ex-")]
     assert len(exercises) == len(set(exercises))
+
+
+@pytest.mark.parametrize("number", LESSONS)
+def test_an_id_stands_in_one_notebook_of_a_lesson(number):
+    [lesson] = CHAPTERS.glob(f"{number}_*.ipynb")
+    ids = [cell_id for path in family_of(lesson) for cell_id in ids_in(path)]
+    assert [cell_id for cell_id in set(ids) if ids.count(cell_id) > 1] == []
+
+
+def test_a_companion_has_the_name_of_its_lesson():
+    found = {place_of(path) for folder in FOLDERS for path in (CHAPTERS / folder).glob("*.ipynb")}
+    assert found == {place_of(path) for path in NOTEBOOKS if kind_of(path)}
+    lessons = [path for number in LESSONS for path in CHAPTERS.glob(f"{number}_*.ipynb")]
+    exercises, further = ({f"{folder}/{path.name}" for path in lessons} for folder in FOLDERS)
+    assert exercises <= found and {place for place in further if "/00" not in place} <= found

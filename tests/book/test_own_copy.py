@@ -4,7 +4,10 @@ import shutil
 
 import pytest
 
+from dev.notebooks import FOLDERS
 from dev.own_copy import NAME, ROOT, copy_chapters
+
+every_folder = pytest.mark.parametrize("name", ["01.ipynb", "exercises/01.ipynb", "further/01.ipynb"])
 
 
 @pytest.fixture
@@ -13,29 +16,35 @@ def book(tmp_path):
     for name in ("00_start_here.ipynb", "claims.toml"):
         shutil.copy(ROOT / "chapters" / name, tmp_path / "chapters")
     (tmp_path / "chapters" / "01.ipynb").write_text("first", encoding="utf-8")
+    for folder in FOLDERS:
+        (tmp_path / "chapters" / folder).mkdir()
+        (tmp_path / "chapters" / folder / "01.ipynb").write_text("first", encoding="utf-8")
     return tmp_path
 
 
 def test_every_chapter_is_copied_once_with_what_it_links_to(book):
     assert copy_chapters(book) == []
     names = {path.name for path in (book / NAME).iterdir()}
-    assert names == {"00_start_here.ipynb", "01.ipynb", "claims.toml", ".base"}
+    assert names == {"00_start_here.ipynb", "01.ipynb", "exercises", "further", "claims.toml", ".base"}
+    assert [(book / NAME / folder / "01.ipynb").read_text() for folder in FOLDERS] == ["first", "first"]
 
 
-def test_what_a_reader_wrote_stays_and_a_newer_chapter_is_told(book):
+@every_folder
+def test_what_a_reader_wrote_stays_and_a_newer_chapter_is_told(book, name):
     copy_chapters(book)
-    (book / NAME / "01.ipynb").write_text("mine", encoding="utf-8")
+    (book / NAME / name).write_text("mine", encoding="utf-8")
     assert copy_chapters(book) == []
-    (book / "chapters" / "01.ipynb").write_text("second", encoding="utf-8")
-    assert copy_chapters(book) == ["01.ipynb"]
-    assert (book / NAME / "01.ipynb").read_text(encoding="utf-8") == "mine"
+    (book / "chapters" / name).write_text("second", encoding="utf-8")
+    assert copy_chapters(book) == [name]
+    assert (book / NAME / name).read_text(encoding="utf-8") == "mine"
 
 
-def test_a_chapter_that_nobody_touched_follows_the_book(book):
+@every_folder
+def test_a_chapter_that_nobody_touched_follows_the_book(book, name):
     copy_chapters(book)
-    (book / "chapters" / "01.ipynb").write_text("second", encoding="utf-8")
+    (book / "chapters" / name).write_text("second", encoding="utf-8")
     assert copy_chapters(book) == []
-    assert (book / NAME / "01.ipynb").read_text(encoding="utf-8") == "second"
+    assert (book / NAME / name).read_text(encoding="utf-8") == "second"
 
 
 def test_git_does_not_see_the_copies():

@@ -8,6 +8,7 @@ import pytest
 from book import recordings
 from book.measurements import MEASUREMENTS
 from book.recordings import Recording, find_recording, load_recordings, recorded_or_words, save_recording
+from dev.notebooks import notebooks
 from memkit.timeline import Event, Instant, MemoryTimeline
 from memkit.units import GIB
 
@@ -90,7 +91,7 @@ def test_what_was_not_recorded_is_said_in_words(tmp_path):
 
 def test_every_recording_that_a_chapter_prints_is_said_in_words():
     asked = set()
-    for path in sorted(recordings.FOLDER.parent.glob("*.ipynb")):
+    for path in notebooks():
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             asked |= set(re.findall(r'recorded_or_words\("(\d\d)", "(\w+)"\)', "".join(cell["source"])))
     assert asked == set(recordings.SHOWS) and asked <= set(MEASUREMENTS)

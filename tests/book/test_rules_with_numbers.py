@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 import torch
-from cells import CHAPTERS, after_setup, texts_of
+from cells import after_setup, home_of, texts_of
 from torch import nn
 
 from memkit import (
@@ -116,8 +116,7 @@ def window_of(*lengths: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def test_the_loop_of_chapter_05_takes_micro_batches_without_a_target():
-    [path] = CHAPTERS.glob("05_*.ipynb")
-    names = dict(after_setup(path))
+    names = dict(after_setup(home_of("05", "take-away-source")))
     exec(texts_of("05")["take-away-source"], names)
     ends = []
     for lengths in ((4, 0, 2), (4, 2)):

@@ -132,6 +132,8 @@ def test_the_login_page_says_which_names_it_takes(hub):
 def test_the_book_is_there(hub, figures):
     theirs = hub["folder"] / "homes/student00/chapters/02_number_formats.ipynb"
     assert theirs.read_bytes() == (ROOT / "chapters/02_number_formats.ipynb").read_bytes()
+    beside = [theirs.parent / folder / theirs.name for folder in ("exercises", "further")]
+    assert all(path.is_file() for path in beside) and not (theirs.parent / "book").exists()
 
 
 def test_what_a_student_wrote_stays(tmp_path, monkeypatch):

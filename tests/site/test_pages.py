@@ -10,7 +10,9 @@ from urllib.parse import unquote, urlsplit
 import nbformat
 import pytest
 from bs4 import BeautifulSoup
+from notebook_page import ChapterWriter, Files, stem_of
 
+from dev.notebooks import family_of, kind_of, notebooks, place_of
 from memkit.cards import CARDS
 from memkit.fit import fit_on
 from memkit.formula.estimate import estimate_memory
@@ -21,8 +23,9 @@ from memkit.units import format_bytes
 
 pytestmark = [pytest.mark.site, pytest.mark.browser]
 AXE = Path(sys.prefix) / "npm" / "node_modules" / "axe-core" / "axe.min.js"
-CHAPTERS = sorted((Path(__file__).resolve().parents[2] / "chapters").glob("*.ipynb"))
-NAMES = ["index", *(path.stem for path in CHAPTERS), "claims", "questions", "handouts"]
+NOTEBOOKS = notebooks()
+CHAPTERS = [path for path in NOTEBOOKS if not kind_of(path)]
+NAMES = ["index", *map(stem_of, NOTEBOOKS), "claims", "questions", "handouts"]
 WIDTHS, SCHEMES = (320, 800, 1280), ("light", "dark")
 FOCUSED = """() => { const place = document.activeElement, box = place.getBoundingClientRect();
     const isInView = box.bottom > 0 && box.top < innerHeight;
@@ -53,10 +56,11 @@ def zipped(path: Path) -> int:
 
 def test_there_is_a_page_for_every_chapter_and_it_bears_its_title(soups):
     assert {f"{name}.html" for name in NAMES} == set(soups)
-    for path in CHAPTERS:
+    for path in NOTEBOOKS:
         title = nbformat.read(path, as_version=4).cells[0].source.partition("\n")[0].removeprefix("# ")
-        soup = soups[f"{path.stem}.html"]
+        soup = soups[f"{stem_of(path)}.html"]
         assert soup.title.text.startswith(title) and soup.h1.text == title
+    for path in CHAPTERS:
         question = soups["index.html"].find(id=path.stem).find_all_next("p", limit=2)[1].text[:25]
         assert any(question in cell.source for cell in nbformat.read(path, as_version=4).cells)
     assert {"00", "01", "08"} <= {image["src"][9:11] for image in soups["index.html"].select("img")}
@@ -88,9 +92,21 @@ def test_what_a_search_finds_is_there(site, soups):
         assert anchor in anchors[f"{index['titles'][number][0]}.html"]
 
 
-@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem[:2])
+@pytest.mark.parametrize("path", [path for path in NOTEBOOKS if kind_of(path)], ids=place_of)
+def test_a_lesson_and_the_pages_beside_it_lead_to_each_other(path, soups):
+    names = {f"{stem_of(member)}.html" for member in family_of(path)}
+    for name in names:
+        assert names - {name} <= {link["href"] for link in soups[name].select("p.run a")}, name
+        assert len(soups[name].select(".contents ul a")) == len(names) - 1, "in the contents too, for this lesson alone"
+    page, lesson = soups[f"{stem_of(path)}.html"], f"{path.stem}.html"
+    assert page.select_one("a[rel=prev]")["href"] == lesson
+    assert page.select_one("a[rel=next]")["href"] == soups[lesson].select_one("a[rel=next]")["href"]
+    assert page.select_one(".contents [aria-current]").text == kind_of(path).capitalize()
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=place_of)
 def test_every_cell_keeps_its_address_and_every_picture_its_words(path, soups):
-    soup, cells = soups[f"{path.stem}.html"], nbformat.read(path, as_version=4).cells
+    soup, cells = soups[f"{stem_of(path)}.html"], nbformat.read(path, as_version=4).cells
     assert [place["id"] for place in soup.select(".cell")] == [f"cell-id={cell.id}" for cell in cells]
     for cell in cells:
         place = soup.find(id=f"cell-id={cell.id}")
@@ -133,7 +149,7 @@ def test_bytes_stay_within_their_budgets(site, soups):
     assert shown == pytest.approx(sum(map(zipped, click)) / 1e6, abs=0.1), (
         "the button says what a click fetches"
     )
-    assert sum(file.stat().st_size for file in site.rglob("*") if file.is_file()) <= 23_500_000
+    assert sum(file.stat().st_size for file in site.rglob("*") if file.is_file()) <= 23_700_000
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -287,10 +303,7 @@ def test_on_paper_solutions_and_hints_stay_folded(page, address):
     assert any(is_shown for _, is_shown in shown)
 
 
-def test_a_notebook_that_was_run_half_is_refused(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "dev" / "site")
-    from notebook_page import ChapterWriter, Files
-
+def test_a_notebook_that_was_run_half_is_refused(tmp_path):
     notebook = nbformat.read(CHAPTERS[0], as_version=4)
     last = [cell for cell in notebook.cells if cell.cell_type == "code"][-1]
     last.execution_count, last.outputs = None, []
