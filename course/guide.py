@@ -26,10 +26,10 @@ HEADING = re.compile(r"^## (.+?)(?: \(\d+ minutes?\))?$", re.MULTILINE)
 BLOCK = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 LONG = 200  # characters of a wrong answer, above which it is shown by what differs from a right one
 SYLLABI = {
-    "workshop": ("0 One number", "1.2", "1.4", "ex 1.a", "ex 1.b", "10.1"),
+    "workshop": ("0.1", "1.1", "1.3", "ex 1.a", "10.1"),
     "halfday": (
-        "0 One number", "1.1", "1.2", "1.3", "1.4", "ex 1.a", "ex 1.b", "ex 1.c", "1.5", "2.1", "2.2", "2.3",
-        "3.2", "3.3", "3.4", "4.2", "4.4", "ex 4.2", "5.1", "5.4", "ex 5.2", "7.2", "7.4", "ex 7.2",
+        "0.1", "0.2", "1.1", "1.2", "1.3", "ex 1.a", "1.4", "2.1", "2.2", "3.1", "3.2", "ex 3.1", "4.1", "4.2", "4.3",
+        "ex 4.2", "5.1", "5.2", "5.3", "ex 5.2", "7.2", "7.4", "ex 7.2",
     ),
 }
 """What two syllabi go through, in order: sections by the first words of their headings, and exercises."""

@@ -1,4 +1,4 @@
-"""The numbers of chapter 01's prose: the outcome of its experiments in the explorer, and its closing rule."""
+"""The numbers of lesson 01's prose: the outcome of its experiments in the explorer, and its closing rule."""
 
 import re
 from dataclasses import replace
@@ -15,14 +15,15 @@ from memkit.formula.states import bytes_per_parameter
 from memkit.models import LLAMA_2_7B, LLAMA_3_8B, LLAMA_32_1B
 from memkit.recipes import ADAMW, AUTOCAST_BF16, PRECISIONS, PURE_BF16, OptimizerConfig
 from memkit.setup import TrainingSetup
-from memkit.units import format_bytes
+from memkit.units import GIB, format_bytes
 
 SHORT = TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16, seq_len=2048)
 LONG = replace(SHORT, seq_len=4096)
 
 
-def found_text() -> str:
-    return texts_of("01")["explorer-text"].partition("What you should find")[2]
+def found_text(cell: str = "zero-grad-read") -> str:
+    """What a reader should find, in the lesson, or in its *Further* (``explorer-text``)."""
+    return texts_of("01")[cell].partition("What you should find")[2]
 
 
 def second_step_peak(setup: TrainingSetup):
@@ -38,21 +39,40 @@ def largest_that_fits(setup: TrainingSetup) -> int:
 
 
 def test_the_crossing():
-    crossing = int(re.search(r"at a micro-batch of (\d+)\.", found_text())[1])
+    crossing = int(re.search(r"1\. It leaves at a micro-batch of (\d+)\.", found_text())[1])
     assert "optimizer" in second_step_peak(replace(SHORT, micro_batch_size=crossing - 1)).name
     assert "optimizer" not in second_step_peak(replace(SHORT, micro_batch_size=crossing)).name
 
 
+WORDS = {"One": 1, "Two": 2, "Three": 3}
+
+
+def missing_gib(setup: TrainingSetup) -> float:
+    """What is missing on an H100 at worst, with a ninth of the tensors lost in fragments."""
+    return -fit_on(CARDS["H100 SXM"], second_step_peak(setup).total_bytes).least_bytes / GIB
+
+
+def test_the_largest_micro_batch_of_4096_tokens():
+    plain, missing = re.search(r"2\. (\w+) sequences .*; at worst about (\d+) GiB are missing\.", found_text()).groups()
+    assert largest_that_fits(LONG) == WORDS[plain]
+    assert f"{missing_gib(replace(LONG, micro_batch_size=2)):.0f}" == missing
+
+
 def test_what_recomputation_buys():
-    words = {"One": 1, "Two": 2, "Three": 3}
-    plain, recomputed = re.search(r"2\. (\w+) sequences fit; with recomputation, (\d+) do\.", found_text()).groups()
-    assert largest_that_fits(LONG) == words[plain]
-    assert largest_that_fits(replace(LONG, recomputation="full")) == int(recomputed)
+    text = found_text("explorer-text")
+    plain, recomputed = re.search(r"1\. (\w+) sequences should fit; with recomputation, (\d+) should\.", text).groups()
+    again = replace(LONG, recomputation="full")
+    assert largest_that_fits(LONG) == WORDS[plain] and largest_that_fits(again) == int(recomputed)
+    worst = (
+        missing_gib(replace(setup, micro_batch_size=batch))
+        for setup, batch in ((LONG, WORDS[plain]), (again, int(recomputed)))
+    )
+    assert "at worst {:.0f} to {:.0f} GiB are missing".format(*worst) in text
 
 
 def test_what_accumulation_costs():
     before, after = (second_step_peak(replace(LONG, grad_accum_steps=steps)) for steps in (1, 4))
-    assert format_bytes(after.total_bytes - before.total_bytes) in found_text()
+    assert format_bytes(after.total_bytes - before.total_bytes) in found_text("explorer-text")
     assert "optimizer" in before.name and "backward" in after.name
 
 

@@ -77,13 +77,15 @@ def cell_id_of(exercise_id: str) -> str:
 
 
 def cell_problems(chapter: Chapter, exercise: Exercise) -> list[str]:
-    """Sentences about the five cells of one exercise."""
+    """Sentences about the five cells of one exercise; a lesson's own has its hints in the solution's cell."""
     prefix = cell_id_of(exercise.id)
     ids = [prefix + part for part in PARTS]
     order = [cell_id for cell_id in chapter.cells if cell_id in ids]
-    if order != ids:
+    if order not in (ids, [cell_id for cell_id in ids if not cell_id.endswith("-hints")]):
         return [f"{exercise.id} has the cells {', '.join(order)}; wanted {', '.join(ids)}"]
-    text, stub, _, hints, solution = (source_of(chapter.cells[cell_id]) for cell_id in ids)
+    text, stub, _, *rest = (source_of(chapter.cells[cell_id]) for cell_id in order)
+    hints, start, end = "".join(rest).partition("<details><summary>Solution</summary>")
+    solution = start + end
     problems = []
     header = HEADER.search(text)
     if header is None:

@@ -74,8 +74,8 @@ def saved_percent(model, tokens_per_unit: float) -> float:
 
 
 def test_what_autocast_saves_belongs_to_a_model():
-    """Chapter 03's sentence of two tokens per hidden unit, for each model that it names, and for every Llama."""
-    text, rule = texts_of("03")["cures-text"], texts_of("03")["printed-text"]
+    """*Further* of 03: two tokens per hidden unit, for each model that it names, and for every Llama."""
+    text = texts_of("03")["curve-read"]
     for name, told in (("GPT2_SMALL", "GPT-2 small saves 0.7 %"), ("GPT2_LARGE", "GPT-2 large 6.7 %"),
                        ("LLAMA_3_8B", "Llama-3-8B 12.2 %"), ("LLAMA_3_70B", "Llama-3-70B 14.5 %")):
         assert told.endswith(f" {saved_percent(getattr(models, name), 2):.1f} %") and told in text
@@ -83,8 +83,7 @@ def test_what_autocast_saves_belongs_to_a_model():
     at = {ratio: [saved_percent(model, ratio) for model in LLAMAS] for ratio in (1 / 16, 1 / 4, 1 / 2, 1, 2, 4)}
     most = max(max(at[ratio]) for ratio in (1 / 16, 1 / 4, 1 / 2, 1))
     assert f"by {min(at[2]):.0f} to {max(at[2]):.0f} % at two" in text and f"by {most:.0f} % at most at one" in text
-    assert f"{min(at[2]):.0f} to {max(at[2]):.0f} % at twice as many" in rule
-    assert f"{min(at[4]):.0f} to {max(at[4]):.0f} % at four times" in rule
+    assert f"At four a Llama saves {min(at[4]):.0f} to {max(at[4]):.0f} %." in text
     assert len(LLAMAS) > 5 and saved_percent(models.GPT2_SMALL, 2) == pytest.approx(0.69, abs=0.01)
 
 
@@ -101,23 +100,28 @@ def test_the_cards_of_torchtitan_s_runs_are_no_b200():
     assert least < most and round(least, 1) == round(most, 1) == 184.3
     b200_gib = CARDS["B200"].memory_bytes / GIB
     assert b200_gib < 179.94 < least
-    told = texts_of("06")["published"]
-    assert "a card of 184.3 GiB" in told and f"A B200 has {b200_gib:.2f} GiB" in told and "four B200" not in told
-    assert "four cards of 184.3 GiB" in texts_of("06")["mistakes"]
+    told = texts_of("06")["memory-check-read"]
+    assert "a card of 184.3 GiB" in told and f"A B200 has {b200_gib:.2f} GiB" in told
+    assert "four Blackwell cards of 184 GiB (GB200-class" in texts_of("06")["published-text"]
+    assert "four B200" not in "".join(texts_of("06").values())
 
 
 def test_bits_of_a_value_are_told_with_their_scales():
-    told = texts_of("06")["published"]
+    told = texts_of("06")["memory-check-read"]
     assert f"**MXFP8** has {BLOCK_FORMATS['mxfp8_e4m3'].bits_per_value} bits per value" in told
     assert f"**NVFP4** has {BLOCK_FORMATS['nvfp4'].bits_per_value}: an 8-bit scale for 16 values" in told
     assert BLOCK_FORMATS["nvfp4"].bits_per_value == 4 + 8 / 16
+    assert f"MXFP8, {BLOCK_FORMATS['mxfp8_e4m3'].bits_per_value} bits a value" in texts_of("06")["torchao-text"]
+    assert f"its input takes {BLOCK_FORMATS['nvfp4'].bits_per_value} bits a value" in texts_of("06")["published-text"]
 
 
 def test_the_third_figure_of_torchtitan_s_page_agrees_less():
     """Its version 3a299f2: "The bf16 tail costs about [...] 8 GiB compared with full NVFP4"; the tail is 5 blocks."""
     gib = 5 * (3 * 4096 + 14_336) * 65_536 * (16 - 4.5) / 8 / GIB
-    told = texts_of("06")["published-read"]
-    assert "about 8 GiB" in told and f"they cost {gib:.1f} GiB, which is {gib / 8 - 1:.0%}".replace("%", " %") in told
+    told = texts_of("06")
+    assert "about 8 GiB" in told["published-text-further"]
+    assert f"they cost {gib:.1f} GiB, which is {gib / 8 - 1:.0%}".replace("%", " %") in told["speed-text-further"]
+    assert f"cost about 8 GiB there, and {gib:.1f} by our count" in told["speed-text"]
 
 
 def test_six_gigabytes_are_reached_at_1346_tokens():
@@ -143,8 +147,8 @@ def test_the_figure_of_the_frontier_is_one_plane():
     words = re.findall(r"<text[^>]*>([^<]+)", (CHAPTERS.parent / "figures" / "04_frontier.svg").read_text())
     assert words.count("peak") == 1 == sum("FLOPs run again" in word for word in words)
     assert not any("sequence" in word for word in words)
-    told = texts_of("04")["compile-text"]
-    assert "This figure shows the plane" in told and " half" not in told.partition("## 4.5")[2].replace("half a", "")
+    told = texts_of("04")["segments-read"]
+    assert "draws each way as a point, its FLOPs to the right and its peak upwards" in told and " half" not in told
 
 
 def test_collectives_call_record_stream_no_more():

@@ -1,4 +1,4 @@
-"""Chapter 01's rule of four moments: its own cells against traces, formula and profiler, and sentences built on it."""
+"""Lesson 01's rule of four moments, as *Further* has it: its own cells against traces, formula and profiler, and sentences built on it."""
 
 import ast
 import random
@@ -158,7 +158,7 @@ def test_the_head_s_gradient_decides_by_six_per_cent_at_most_and_only_with_accum
         head = moments.pop("head's gradient")
         most[steps] = max(most[steps], head / max(moments.values()) - 1)
     assert most[1] == 0 and 0.05 < most[4] < 0.06
-    rule = texts_of("01")["rule"]
+    rule = texts_of("01")["further-rule"]
     assert "by 6 % at most" in rule and "it is not, unless you accumulate" in rule
 
 
@@ -171,7 +171,8 @@ def test_with_stored_scores_the_rule_holds_below_the_vocabulary():
         error = max(MOMENTS_OF(run).values()) / estimate_memory(run).for_step(2).peak_bytes - 1
         errors[model.num_heads * length < model.vocab_size].append(abs(error))
     assert max(errors[True]) < 0.01 and max(errors[False]) > 0.05
-    assert "while heads times tokens of a sequence are fewer than the words of the vocabulary" in texts_of("01")["rule"]
+    told = texts_of("01")["further-rule"]
+    assert "while heads times tokens of a sequence are fewer than the words of the vocabulary" in told
 
 
 def test_a_late_zero_grad_adds_the_gradients_to_the_forward():
@@ -193,10 +194,10 @@ def test_a_loop_of_adamw_takes_two_of_the_largest_tensor():
     )
     largest = 4 * models.GPT2_SMALL.vocab_size * models.GPT2_SMALL.hidden_size
     assert estimate_memory(setup).for_step(2).at("optimizer peak").temporary == pytest.approx(2 * largest, rel=0.001)
-    assert "# one at a time: twice the largest tensor, and slow" in texts_of("01")["timeline-moves"]
+    assert "# one at a time: twice the largest tensor, and slow" in texts_of("01")["zero-grad-read"]
 
 
 def test_what_a_gradient_takes_by_recipe():
     kept = [bytes_per_parameter(precision, recipes.ADAMW) for precision in recipes.PRECISIONS.values()]
     sizes = {each["gradient"] + each.get("main gradient", 0) for each in kept}
-    assert f"the gradient's {min(sizes):g} to {max(sizes):g}" in texts_of("01")["activations-idea"]
+    assert f"the gradient's {min(sizes):g} to {max(sizes):g}" in texts_of("01")["states-read"]

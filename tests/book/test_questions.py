@@ -18,7 +18,7 @@ GOOD = {
     "question": "Why?",
     "answer": "Because of {C028.moments_gb} GB",
     "because": "So it is.",
-    "cell": "01_memory_breakdown.ipynb::convention-switch",
+    "cell": "further/01_memory_breakdown.ipynb::convention-switch",
     "wrong": [["Never", "Ever."], ["Always", "Not."]],
 }
 
