@@ -15,7 +15,8 @@ ROOT = Path(__file__).parent.parent
 WORDS_A_MINUTE, LINES_A_MINUTE, MINUTES_AN_EXPERIMENT = 200, 5, 2
 SECTION = re.compile(r"^## (.+?) \((\d+) minutes?\)$", re.MULTILINE)
 TITLE = re.compile(
-    r"^\*\d+ minutes(?: to read and run, \d+ of exercises)?(?: · half of them are exercises)?", re.MULTILINE
+    r"^\*\d+ minutes(?: to read and run, \d+ of exercises)?(?: · half of them are exercises)?",
+    re.MULTILINE,
 )
 EXERCISE = re.compile(r"^\*\*Exercise .* · (\d+) min · (.+)", re.MULTILINE)
 
@@ -47,15 +48,26 @@ def parts_of(notebook: dict):
 def chapter_minutes(notebook: dict) -> tuple[int, int]:
     """Minutes to read and run a chapter, and of its exercises, each to the nearest five."""
     reading = sum(minutes_of(text, is_code) for text, is_code in parts_of(notebook))
-    headers = [match for text, is_code in parts_of(notebook) if not is_code for match in EXERCISE.finditer(text)]
-    exercises = sum(int(match[1]) for match in headers if not match[2].rstrip().endswith("optional"))
+    headers = [
+        match
+        for text, is_code in parts_of(notebook)
+        if not is_code
+        for match in EXERCISE.finditer(text)
+    ]
+    exercises = sum(
+        int(match[1]) for match in headers if not match[2].rstrip().endswith("optional")
+    )
     return max(5, 5 * round(reading / 5)), 5 * round(exercises / 5)
 
 
 def title_minutes(notebook: dict) -> str:
     """The minutes as a title has them."""
     reading, exercises = chapter_minutes(notebook)
-    return f"{reading} minutes to read and run, {exercises} of exercises" if exercises else f"{reading} minutes"
+    return (
+        f"{reading} minutes to read and run, {exercises} of exercises"
+        if exercises
+        else f"{reading} minutes"
+    )
 
 
 def section_minutes(notebook: dict) -> dict[str, int]:
@@ -86,7 +98,9 @@ if __name__ == "__main__":
     for path in sorted((ROOT / "chapters").glob("*.ipynb")):
         notebook = with_minutes(json.loads(path.read_text(encoding="utf-8")))
         path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        row = re.compile(rf"(\(chapters/{path.name}\) \| .+ \| )\d+(?: \+ \d+)?( \|)$", re.MULTILINE)
+        row = re.compile(
+            rf"(\(chapters/{path.name}\) \| .+ \| )\d+(?: \+ \d+)?( \|)$", re.MULTILINE
+        )
         reading, exercises = chapter_minutes(notebook)
         readme = row.sub(rf"\g<1>{reading}{f' + {exercises}' if exercises else ''}\2", readme)
     (ROOT / "README.md").write_text(readme, encoding="utf-8")

@@ -48,16 +48,35 @@ def block(ledger: Ledger) -> Chart:
             chart.words(x, y, operation, 11.5, anchor="middle")
             if number:
                 chart.line([(x - step + 42, y), (x - 48, y)], shade=GREY)
-                chart.area([[(x - 42, y), (x - 50, y - 4), (x - 50, y + 4)]], ("currentColor", ""), shade=GREY)
-            kept = {n: size for n, size in sizes.items() if n.partition(",")[0] in names and size >= 0.5}
+                chart.area(
+                    [[(x - 42, y), (x - 50, y - 4), (x - 50, y + 4)]],
+                    ("currentColor", ""),
+                    shade=GREY,
+                )
+            kept = {
+                n: size for n, size in sizes.items() if n.partition(",")[0] in names and size >= 0.5
+            }
             for place, (name, size) in enumerate(kept.items()):
                 at, end = x - 17 * len(kept) + 34 * place + 17, y + 30 + size * unit
                 tells = {"tip": f"{name}: {size:.4g} bytes per token and hidden unit"}
                 tells["data"] = {"name": name, "sbh": f"{size:.4g}"}
-                chart.rect(at - 15, y + 30, 30, size * unit, (colour, "///" if "mask" in name else ""), **tells)
+                chart.rect(
+                    at - 15,
+                    y + 30,
+                    30,
+                    size * unit,
+                    (colour, "///" if "mask" in name else ""),
+                    **tells,
+                )
                 chart.words(at, end + 4, f"{size:.0f}", 12, anchor="middle", at="top")
-                made_by, _, what = name.split(",")[0].rpartition(" ")  # a result is named after what made it
-                of = f"{made_by.removeprefix('softmax ')}\n" if what == "output" or made_by == "GELU" else ""
+                made_by, _, what = name.split(",")[0].rpartition(
+                    " "
+                )  # a result is named after what made it
+                of = (
+                    f"{made_by.removeprefix('softmax ')}\n"
+                    if what == "output" or made_by == "GELU"
+                    else ""
+                )
                 chart.words(at, end + 21, f"{of}{what}", 10, anchor="middle", at="top", shade=GREY)
         chart.line([(x + 40, y), (x + 50, y)], shade=GREY)
         chart.words(x + 52, y, "+ input", 11.5)
@@ -66,5 +85,7 @@ def block(ledger: Ledger) -> Chart:
     return chart
 
 
-setup = TrainingSetup(model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, attention="stored", dropout=0.1)
+setup = TrainingSetup(
+    model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, attention="stored", dropout=0.1
+)
 block(block_ledger(setup)).write_files(Path(__file__).with_suffix(""))

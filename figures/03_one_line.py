@@ -24,7 +24,9 @@ chart = Chart(
     "One training step of 3.4 billion parameters",
     "GB at the peak: the sum was measured on a B200, its parts are 4, 4 and 8 bytes per parameter",
 )
-top = chart.legend([(LOOKS[part], name) for part, name in zip(parts, names, strict=True)], 10, 74, 780)
+top = chart.legend(
+    [(LOOKS[part], name) for part, name in zip(parts, names, strict=True)], 10, 74, 780
+)
 x = Scale(low=0, high=60, start=190, end=780)
 first, second = top + 18, top + 68
 start = 0.0
@@ -32,13 +34,18 @@ for part, size in parts.items():
     width = x(size / GB) - x(0)
     chart.rect(x(start), first - 15, width, 30, LOOKS[part], stroke=PAPER)
     if part != "temporary":
-        chart.words(x(start) + width / 2, first, f"{size / GB:.1f}", 12, anchor="middle", boxed=True)
+        chart.words(
+            x(start) + width / 2, first, f"{size / GB:.1f}", 12, anchor="middle", boxed=True
+        )
     start += size / GB
 chart.words(x(start) + 6, first, f"{start:.2f}", 12.5, bold=True)
 chart.words(180, first, "float32", 12.5, anchor="end")
 chart.words(180, second, "the same, autocast", 12.5, anchor="end")
-chart.line([(x(60), second - 15), (x(0), second - 15), (x(0), second + 15), (x(60), second + 15)], shade=GREY,
-           stroke_dasharray="5 4")
+chart.line(
+    [(x(60), second - 15), (x(0), second - 15), (x(0), second + 15), (x(60), second + 15)],
+    shade=GREY,
+    stroke_dasharray="5 4",
+)
 chart.words(x(30), second, "?", 20, anchor="middle", bold=True)
 chart.height = second + 28
 chart.alt = (

@@ -31,15 +31,21 @@ from book.questions import load_questions
 from memkit.widgets.step_film import SCRIPT
 from stepscope.experts import PUBLISHED_MODELS
 
-OTHER_NAMES = {"04": "also called gradient checkpointing, activation checkpointing, rematerialization"}
+OTHER_NAMES = {
+    "04": "also called gradient checkpointing, activation checkpointing, rematerialization"
+}
 EMPTY_HEADER = re.compile("<th></th>")  # a corner of a table heads nothing
-OF_THE_PICTURE = re.compile("(?:figure|picture) above|of the picture")  # a question that needs its picture
+OF_THE_PICTURE = re.compile(
+    "(?:figure|picture) above|of the picture"
+)  # a question that needs its picture
 OWN_BACKGROUND = re.compile(r"background(-color)?:[^;}]+;?")
 
 
 def section(readme: str, title: str) -> str:
     """What stands under a heading of README. Raises: ValueError: there is no such heading."""
-    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", readme, re.MULTILINE | re.DOTALL)
+    found = re.search(
+        rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", readme, re.MULTILINE | re.DOTALL
+    )
     if not found:
         raise ValueError(f"README.md has no section {title!r}, which the first page shows")
     return found[1]
@@ -49,7 +55,9 @@ def first_page(files: Files, panels: Panels, chapters: list[Page], site: str) ->
     """What the book is, a panel to try, the chapters with their questions, and how to run it."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     title, _, opening = readme.partition("\n")
-    opening = re.sub(r"^!\[.*\n|^```sh\n(?:.*\n)*?```\n", "", opening.partition("\n## ")[0], flags=re.MULTILINE)
+    opening = re.sub(
+        r"^!\[.*\n|^```sh\n(?:.*\n)*?```\n", "", opening.partition("\n## ")[0], flags=re.MULTILINE
+    )
     ways = (
         section(readme, "The chapters")
         .partition("**Three ways to read it.**")[2]
@@ -73,10 +81,19 @@ def first_page(files: Files, panels: Panels, chapters: list[Page], site: str) ->
         "On which machines it runs": files.markdown(section(readme, "On which machines it runs")),
     }
     page = Page(stem="index", title=title.removeprefix("# ").strip())
-    page.headings = [(words.lower().replace(" ", "-").replace("?", ""), words) for words in parts]  # as GitHub does
-    asked = "how much memory VRAM do I need does it fit fine-tune train GPU 7B 8B 13B 70B LoRA QLoRA"
-    page.search.append((page.headings[0][0], "Does it fit my card?", f"{asked} {' '.join(PUBLISHED_MODELS)}"))
-    sections = [f'<section id="{anchor}"><h2>{words}</h2>{parts[words]}</section>' for anchor, words in page.headings]
+    page.headings = [
+        (words.lower().replace(" ", "-").replace("?", ""), words) for words in parts
+    ]  # as GitHub does
+    asked = (
+        "how much memory VRAM do I need does it fit fine-tune train GPU 7B 8B 13B 70B LoRA QLoRA"
+    )
+    page.search.append(
+        (page.headings[0][0], "Does it fit my card?", f"{asked} {' '.join(PUBLISHED_MODELS)}")
+    )
+    sections = [
+        f'<section id="{anchor}"><h2>{words}</h2>{parts[words]}</section>'
+        for anchor, words in page.headings
+    ]
     sections.insert(1, files.markdown(opening))  # the first screen is the answer
     page.html = f"<h1>{escape(page.title)}</h1>{''.join(sections)}"
     return page
@@ -100,14 +117,18 @@ def claims_page(files: Files) -> Page:
         for entry in (claim for claim in claims.values() if claim.group == letter):
             address = f'id="{entry.id}" data-verdict="{entry.verdict}"'
             page.html += f'<div class="claim" {address}>{cited(entry, files)}</div>'
-            page.search.append((entry.id, f"{entry.id}, {entry.verdict}", f"{entry.claim} {entry.answer}"))
+            page.search.append(
+                (entry.id, f"{entry.id}, {entry.verdict}", f"{entry.claim} {entry.answer}")
+            )
     return page
 
 
 def cited(entry, files: Files) -> str:
     """A claim as the ledger shows it, its number a link to its own address."""
     html = re.sub(
-        r'href="([^"]+)"', lambda found: f'href="{escape(files.address(found[1]))}"', entry_of(entry)
+        r'href="([^"]+)"',
+        lambda found: f'href="{escape(files.address(found[1]))}"',
+        entry_of(entry),
     )
     return html.replace(
         f"<strong>{entry.id}</strong>", f'<a href="#{entry.id}"><strong>{entry.id}</strong></a>', 1
@@ -127,7 +148,9 @@ def questions_page() -> Page:
     )
     for key, shown in questions.items():
         page.html += f'<div class="claim" id="{key}">{page_of(key, shown)}</div>'
-        page.search.append((key, f"Question {key[1:]}", f"{shown.question} {shown.answer} {shown.because}"))
+        page.search.append(
+            (key, f"Question {key[1:]}", f"{shown.question} {shown.answer} {shown.because}")
+        )
     return page
 
 
@@ -197,7 +220,9 @@ def build(out: Path, site: str = "") -> None:
         raise ValueError(f"{out} is not empty and holds no site that could be written anew")
     shutil.rmtree(out, ignore_errors=True)
     (out / "pictures").mkdir(parents=True)
-    (out / "search.json").write_text("{}", encoding="utf-8")  # a build that fails leaves what the next one may replace
+    (out / "search.json").write_text(
+        "{}", encoding="utf-8"
+    )  # a build that fails leaves what the next one may replace
     files, panels = Files(ROOT, out), Panels(ROOT, out)
     writer = ChapterWriter(files, panels)
     notebooks = sorted((ROOT / "chapters").glob("*.ipynb"))
@@ -208,19 +233,34 @@ def build(out: Path, site: str = "") -> None:
         if other := OTHER_NAMES.get(page.stem[:2]):
             page.search.insert(0, (page.search[0][0], other, ""))
     sheets = handouts_page([path for path in notebooks if path.stem[0].isdigit()], files)
-    pages = [first_page(files, panels, chapters, site), *chapters, claims_page(files), questions_page(), sheets]
+    pages = [
+        first_page(files, panels, chapters, site),
+        *chapters,
+        claims_page(files),
+        questions_page(),
+        sheets,
+    ]
     panels.make()
     frame = jinja2.Environment(autoescape=False).from_string(
         (HERE / "page.html.j2").read_text(encoding="utf-8")
     )
     for number, page in enumerate(pages):
         html = frame.render(
-            book=pages[0].title, title=escape(page.title), stem=page.stem, headings=page.headings,
+            book=pages[0].title,
+            title=escape(page.title),
+            stem=page.stem,
+            headings=page.headings,
             html=EMPTY_HEADER.sub("<td></td>", panels.finished(page.html)),
-            pages=pages[1:], before=pages[number - 1] if number else None,
-            after=pages[number + 1] if number + 1 < len(pages) else None, version=memkit.__version__, live=panels,
-            description=escape(" ".join(page.question.split())[:150] or "A textbook about memory in training."),
-            cited=escape(cited_as()), card=f"{site}{card_of(page)}",
+            pages=pages[1:],
+            before=pages[number - 1] if number else None,
+            after=pages[number + 1] if number + 1 < len(pages) else None,
+            version=memkit.__version__,
+            live=panels,
+            description=escape(
+                " ".join(page.question.split())[:150] or "A textbook about memory in training."
+            ),
+            cited=escape(cited_as()),
+            card=f"{site}{card_of(page)}",
         )
         (out / f"{page.stem}.html").write_text(html, encoding="utf-8")
     (out / "book.css").write_text(style(), encoding="utf-8")
@@ -232,7 +272,9 @@ def build(out: Path, site: str = "") -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) not in (2, 3):
-        sys.exit("usage: python dev/site/build.py FOLDER [ADDRESS]   (such as https://example.org/book/)")
+        sys.exit(
+            "usage: python dev/site/build.py FOLDER [ADDRESS]   (such as https://example.org/book/)"
+        )
     try:
         build(Path(sys.argv[1]), "".join(sys.argv[2:]))
     except ValueError as error:

@@ -84,20 +84,41 @@ def test_the_cells_that_need_a_card_are_there():
 @pytest.mark.parametrize("number", ["01", "02", "03", "04", "05", "06", "08", "12"])
 def test_a_chapter_measures_in_its_body_and_shows_a_published_run_without_a_card(number):
     cells = cells_of(next(CHAPTERS.glob(f"{number}_*.ipynb")))
-    [cell] = [cell for cell in cells if cell["id"].startswith("card-") and cell["id"] != "card-measured"
-              and cell["cell_type"] == "code"]
+    [cell] = [
+        cell
+        for cell in cells
+        if cell["id"].startswith("card-")
+        and cell["id"] != "card-measured"
+        and cell["cell_type"] == "code"
+    ]
     texts = ["".join(each["source"]) for each in cells]
-    body = next(at for at, text in enumerate(texts) if text.lstrip().startswith("## Further") or "\n## Further" in text)
+    body = next(
+        at
+        for at, text in enumerate(texts)
+        if text.lstrip().startswith("## Further") or "\n## Further" in text
+    )
     assert cells.index(cell) < body
-    assert "assert " in "".join(cell["source"]) and "nbval-ignore-output" in cell["metadata"]["tags"]
+    assert (
+        "assert " in "".join(cell["source"]) and "nbval-ignore-output" in cell["metadata"]["tags"]
+    )
     printed = "".join("".join(output.get("text", "")) for output in cell["outputs"])
     assert any(card in printed for card in ("B200", "H100", "A100", "Measured on a card"))
 
 
 MISTAKES = {
     "a gradient is kept": ("01", "card-moments", "        optimizer.zero_grad()\n", ""),
-    "the weights are in bf16": ("01", "card-moments", "Transformer(setup)", "Transformer(setup).bfloat16()"),
-    "autocast is never on": ("03", "card-autocast", "enabled=precision.uses_autocast", "enabled=False"),
+    "the weights are in bf16": (
+        "01",
+        "card-moments",
+        "Transformer(setup)",
+        "Transformer(setup).bfloat16()",
+    ),
+    "autocast is never on": (
+        "03",
+        "card-autocast",
+        "enabled=precision.uses_autocast",
+        "enabled=False",
+    ),
     "no recomputation": ("04", "card-ways", "recomputation=way", "recomputation=strategies.NONE"),
     "one piece for all": ("05", "card-pieces", "tokens.chunk(pieces)", "tokens.chunk(1)"),
     "half the tokens": ("06", "card-layer", "torch.ones(tokens, ", "torch.ones(tokens // 2, "),
@@ -110,17 +131,25 @@ def test_an_assert_of_a_cell_sees(mistake):
     source = texts_of(number)[cell_id]
     assert old in source
     with pytest.raises(AssertionError):
-        run_on_pretend_card(next(CHAPTERS.glob(f"{number}_*.ipynb")), cell_id, source.replace(old, new))
+        run_on_pretend_card(
+            next(CHAPTERS.glob(f"{number}_*.ipynb")), cell_id, source.replace(old, new)
+        )
 
 
 RECORD_NEEDS_A_CARD = {
-    "bandwidth": "times", "card_formats": "values", "matmul_rates": "times", "fp8_products": "times",
-    "context": "other processes", "optimizer_steps": "paged memory of bitsandbytes",
+    "bandwidth": "times",
+    "card_formats": "values",
+    "matmul_rates": "times",
+    "fp8_products": "times",
+    "context": "other processes",
+    "optimizer_steps": "paged memory of bitsandbytes",
 }
 """Programs of ``make record`` that read what only a real card has."""
 
 
-@pytest.mark.parametrize("chapter, name", [key for key in MEASUREMENTS if key[1] not in RECORD_NEEDS_A_CARD])
+@pytest.mark.parametrize(
+    "chapter, name", [key for key in MEASUREMENTS if key[1] not in RECORD_NEEDS_A_CARD]
+)
 def test_a_program_of_make_record_runs_on_a_pretend_card(chapter, name):
     with warnings.catch_warnings(), pretend_card(total_bytes=79 * GIB):
         warnings.simplefilter("ignore")
@@ -136,7 +165,9 @@ def test_the_programs_that_need_a_card_are_there():
     assert set(RECORD_NEEDS_A_CARD) < {name for _, name in MEASUREMENTS}
 
 
-@pytest.mark.parametrize("path", sorted(CHAPTERS.glob("[01]*.ipynb")), ids=lambda path: path.name[:2])
+@pytest.mark.parametrize(
+    "path", sorted(CHAPTERS.glob("[01]*.ipynb")), ids=lambda path: path.name[:2]
+)
 def test_what_prints_a_card_s_own_figures_is_not_compared(path):
     """``make check-notebooks`` passes on a card too; what such a cell says for sure it asserts."""
     for cell in cells_of(path):
@@ -144,7 +175,9 @@ def test_what_prints_a_card_s_own_figures_is_not_compared(path):
         if cell["cell_type"] == "markdown" or not cell["outputs"] or "setup" in tags:
             continue
         words = ("give_back()", "capped_card(", "is_available()")
-        if cell["id"] != "te-cell" and any(word in "".join(cell["source"]) for word in words):  # that needs a library
+        if cell["id"] != "te-cell" and any(
+            word in "".join(cell["source"]) for word in words
+        ):  # that needs a library
             assert "nbval-ignore-output" in tags, cell["id"]
 
 
@@ -158,10 +191,14 @@ def small_card_cells() -> list:
 def test_a_cell_with_a_small_card_runs_on_a_pretend_card(cell_id):
     """With a workspace of cuBLAS there already: it is none of the cell's bytes."""
     [path] = CHAPTERS.glob("07_*.ipynb")
-    warm_up = 'x = torch.ones(8, 8, device="cuda", requires_grad=True)\n(x @ x).sum().backward()\ndel x\n'
+    warm_up = (
+        'x = torch.ones(8, 8, device="cuda", requires_grad=True)\n(x @ x).sum().backward()\ndel x\n'
+    )
     run_on_pretend_card(path, cell_id, warm_up + texts_of("07")[cell_id])
 
 
 def test_no_chapter_says_that_it_needs_a_card():
     for path in sorted(CHAPTERS.glob("*.ipynb")):
-        assert "needs a CUDA card" not in json.dumps(json.loads(path.read_text(encoding="utf-8"))["cells"]), path.name
+        assert "needs a CUDA card" not in json.dumps(
+            json.loads(path.read_text(encoding="utf-8"))["cells"]
+        ), path.name

@@ -59,7 +59,9 @@ def test_what_the_frontier_explorer_chooses():
     assert all(point.peak_bytes > room for point in points(MODELS["Llama-3.2-1B"], 8, 4096))
     on_front = {p.strategy.name for p in pareto_front(points(MODELS["Llama-3.2-1B"], 8, 1024))}
     assert "√L groups" in on_front and "attention core" not in on_front
-    assert "√L groups" not in {p.strategy.name for p in pareto_front(points(MODELS["Llama-3-8B"], 1, 8192))}
+    assert "√L groups" not in {
+        p.strategy.name for p in pareto_front(points(MODELS["Llama-3-8B"], 1, 8192))
+    }
 
 
 def film_of(story: str, expandable: bool, card_mib: int | None = None) -> Film:
@@ -81,12 +83,17 @@ def test_what_the_allocator_lab_shows():
     reserved = re.search(r"2\. (\d+) MiB; (\d+) with", text).groups()
     fails = []
     for option, num_mib in zip((False, True), reserved, strict=True):
-        free, small = film_of("a growing sequence", option), film_of("a growing sequence", option, 64)
+        free, small = (
+            film_of("a growing sequence", option),
+            film_of("a growing sequence", option, 64),
+        )
         assert free.state(len(free)).reserved_bytes == int(num_mib) * MIB
         fails.append(bool(small.state(len(small)).failure))
     assert fails == [False, True]
     sizes = re.search(r"3\. (\d+) MiB; (\d+) with", text).groups()
-    assert [smallest_card("a training step", option) for option in (False, True)] == list(map(int, sizes))
+    assert [smallest_card("a training step", option) for option in (False, True)] == list(
+        map(int, sizes)
+    )
 
 
 def bars(**controls) -> dict[str, tuple[str, ...]]:
@@ -108,7 +115,10 @@ def test_the_experiments_find_what_the_text_says():
 def test_a_pass_of_295_tokens_computes_as_long_as_it_reads():
     card = CARDS["H100 SXM"]
     rate, bandwidth = card.peak_tflops["bfloat16"], card.memory_bandwidth
-    assert f"({rate} · 10¹² FLOP/s ÷ {bandwidth / 1e12:.2f} · 10¹² B/s)" in texts_of("05")["planner-widget"]
+    assert (
+        f"({rate} · 10¹² FLOP/s ÷ {bandwidth / 1e12:.2f} · 10¹² B/s)"
+        in texts_of("05")["planner-widget"]
+    )
     assert round(rate * 1e12 / bandwidth) == 295
     fused = OptimizerConfig(implementation="fused")
     setup = TrainingSetup(model=LLAMA_32_1B, precision=PURE_BF16, optimizer=fused)
@@ -120,15 +130,23 @@ def recomputed_peak(base: str, rank: int) -> str:
     """The explorer's bar for LoRA (``as loaded``) or QLoRA (``nf4``) with every block recomputed."""
     adapter = AdapterConfig(rank=rank, targets=("query", "key", "value", "output"), base=base)
     setup = Job(
-        model=LLAMA_2_7B, precision=PURE_BF16, optimizer=OptimizerConfig(implementation="fused"),
-        adapter=adapter, recomputation="full", seq_len=2048, micro_batch_size=4,
+        model=LLAMA_2_7B,
+        precision=PURE_BF16,
+        optimizer=OptimizerConfig(implementation="fused"),
+        adapter=adapter,
+        recomputation="full",
+        seq_len=2048,
+        micro_batch_size=4,
     )
     return format_bytes(second_step(setup).peak_bytes)
 
 
 def test_what_a_larger_rank_costs():
     for base in ("nf4", "as loaded"):
-        assert f"{recomputed_peak(base, 16)} to {recomputed_peak(base, 256)}" in texts_of("08")["qlora-logits"]
+        assert (
+            f"{recomputed_peak(base, 16)} to {recomputed_peak(base, 256)}"
+            in texts_of("08")["qlora-logits"]
+        )
 
 
 def test_what_32_bit_states_of_an_embedding_cost():

@@ -54,7 +54,9 @@ def zipped(path: Path) -> int:
 def test_there_is_a_page_for_every_chapter_and_it_bears_its_title(soups):
     assert {f"{name}.html" for name in NAMES} == set(soups)
     for path in CHAPTERS:
-        title = nbformat.read(path, as_version=4).cells[0].source.partition("\n")[0].removeprefix("# ")
+        title = (
+            nbformat.read(path, as_version=4).cells[0].source.partition("\n")[0].removeprefix("# ")
+        )
         soup = soups[f"{path.stem}.html"]
         assert soup.title.text.startswith(title) and soup.h1.text == title
         question = soups["index.html"].find(id=path.stem).find_all_next("p", limit=2)[1].text[:25]
@@ -91,14 +93,19 @@ def test_what_a_search_finds_is_there(site, soups):
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem[:2])
 def test_every_cell_keeps_its_address_and_every_picture_its_words(path, soups):
     soup, cells = soups[f"{path.stem}.html"], nbformat.read(path, as_version=4).cells
-    assert [place["id"] for place in soup.select(".cell")] == [f"cell-id={cell.id}" for cell in cells]
+    assert [place["id"] for place in soup.select(".cell")] == [
+        f"cell-id={cell.id}" for cell in cells
+    ]
     for cell in cells:
         place = soup.find(id=f"cell-id={cell.id}")
         if place.select_one(".panel"):
             assert place.select_one(".panel svg[role=img] title").text
             continue
-        stored = [output.metadata["image/png"]["alt"] for output in cell.get("outputs", ())
-                  if "image/png" in output.get("data", ())]
+        stored = [
+            output.metadata["image/png"]["alt"]
+            for output in cell.get("outputs", ())
+            if "image/png" in output.get("data", ())
+        ]
         assert [image["alt"] for image in place.select(".output img")] == stored
     assert all(image["alt"] for image in soup.select("img"))
 
@@ -157,17 +164,23 @@ def test_axe_finds_nothing_at_three_widths_in_light_and_dark(name, page, address
 def test_a_sheet_has_the_chapter_s_goals(soups):
     for path in CHAPTERS[:13]:
         text = "".join(cell.source + "\n" for cell in nbformat.read(path, as_version=4).cells)
-        goals = re.search(r"^## You will be able to\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)[1]
+        goals = re.search(
+            r"^## You will be able to\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
+        )[1]
         bullets = re.findall(r"^- ", goals, re.MULTILINE)
         sheet = soups["handouts.html"].find(id=f"handout-{path.stem[:2]}")
-        assert len(sheet.select("li")) >= len(bullets) >= 2 and sheet.img["alt"] and sheet.select("tr")
+        assert (
+            len(sheet.select("li")) >= len(bullets) >= 2 and sheet.img["alt"] and sheet.select("tr")
+        )
 
 
 def test_each_chapter_prints_on_one_sheet_and_the_first_on_two(page, address):
     def num_sheets(mark: str) -> int:
         page.goto("about:blank")
         page.goto(f"{address}handouts.html{mark}")
-        page.evaluate("document.querySelectorAll('img').forEach((image) => { image.loading = 'eager'; })")
+        page.evaluate(
+            "document.querySelectorAll('img').forEach((image) => { image.loading = 'eager'; })"
+        )
         page.wait_for_load_state("networkidle")
         return len(re.findall(rb"/Type\s*/Page[^s]", page.pdf(prefer_css_page_size=True)))
 
@@ -182,9 +195,12 @@ def test_a_reader_with_keys_alone_goes_through_a_page(page, address):
     assert page.evaluate("document.activeElement.textContent") == "Skip to the text"
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
-    seen, controls = 0, page.evaluate(
-        "[...document.querySelectorAll('main :is(a[href], button, input, select, summary, [tabindex=\"0\"])')]"
-        ".filter((place) => place.checkVisibility() && !place.matches(':disabled')).length"
+    seen, controls = (
+        0,
+        page.evaluate(
+            "[...document.querySelectorAll('main :is(a[href], button, input, select, summary, [tabindex=\"0\"])')]"
+            ".filter((place) => place.checkVisibility() && !place.matches(':disabled')).length"
+        ),
     )
     for _ in range(controls + 5):
         page.keyboard.press("Tab")
@@ -193,8 +209,13 @@ def test_a_reader_with_keys_alone_goes_through_a_page(page, address):
             break
         assert place[1] != "none" and place[2], "what has the focus is framed and in view"
         seen += 1
-    radios = page.locator("main [type=radio]").count() - page.locator("main form:has([type=radio])").count()
-    assert seen >= controls - radios - 3 > 50, "every control of the text, and then on to what follows it"
+    radios = (
+        page.locator("main [type=radio]").count()
+        - page.locator("main form:has([type=radio])").count()
+    )
+    assert seen >= controls - radios - 3 > 50, (
+        "every control of the text, and then on to what follows it"
+    )
 
 
 def test_the_search_answers_to_keys_and_fetches_its_index_at_the_first_one(page, address):
@@ -219,7 +240,9 @@ def test_the_search_answers_to_keys_and_fetches_its_index_at_the_first_one(page,
 def test_on_a_phone_the_contents_are_folded_and_open_by_key(page, address):
     page.set_viewport_size({"width": 320, "height": 568})
     page.goto(f"{address}01_memory_breakdown.html")
-    assert page.locator("[type=number]").first.bounding_box()["width"] >= 48, "WCAG's 24 pixels twice: four digits"
+    assert page.locator("[type=number]").first.bounding_box()["width"] >= 48, (
+        "WCAG's 24 pixels twice: four digits"
+    )
     assert not page.is_visible(".contents nav")
     page.focus(".contents summary")
     page.keyboard.press("Enter")
@@ -233,10 +256,16 @@ def test_the_filter_of_claims_keeps_those_of_a_verdict(page, address):
     assert 0 < shown.count() == page.locator(".claim[data-verdict=wrong]").count()
 
 
-@pytest.mark.parametrize("model, card", [("Llama-3-8B", "L40S"), ("GPT-2 small", "T4"), ("Llama-3.1-405B", "B200")])
-def test_the_first_page_answers_at_once_and_each_answer_has_a_page(model, card, page, address, site):
+@pytest.mark.parametrize(
+    "model, card", [("Llama-3-8B", "L40S"), ("GPT-2 small", "T4"), ("Llama-3.1-405B", "B200")]
+)
+def test_the_first_page_answers_at_once_and_each_answer_has_a_page(
+    model, card, page, address, site
+):
     setup = TrainingSetup(
-        model=PUBLISHED_MODELS[model], precision=AUTOCAST_BF16, seq_len=min(2048, PUBLISHED_MODELS[model].max_seq_len),
+        model=PUBLISHED_MODELS[model],
+        precision=AUTOCAST_BF16,
+        seq_len=min(2048, PUBLISHED_MODELS[model].max_seq_len),
         optimizer=OptimizerConfig(implementation="fused"),
     )
     peak = estimate_memory(setup).peak_bytes
@@ -278,8 +307,14 @@ def test_a_phone_has_the_page_s_own_contents_and_a_heading_its_address(page, add
 def test_on_paper_solutions_and_hints_stay_folded(page, address):
     page.goto(f"{address}01_memory_breakdown.html")
     page.emulate_media(media="print")
-    kept = ["Hint 1", "Hint 2", "Solution"]  # what a fold hides is known to Chromium a frame after the style is
-    others = f"kept => ({UNFOLDED})().every(([words, is_shown]) => is_shown || kept.includes(words))"
+    kept = [
+        "Hint 1",
+        "Hint 2",
+        "Solution",
+    ]  # what a fold hides is known to Chromium a frame after the style is
+    others = (
+        f"kept => ({UNFOLDED})().every(([words, is_shown]) => is_shown || kept.includes(words))"
+    )
     page.wait_for_function(others, arg=kept)
     shown = page.evaluate(UNFOLDED)
     page.emulate_media(media="screen")
@@ -295,5 +330,7 @@ def test_a_notebook_that_was_run_half_is_refused(tmp_path, monkeypatch):
     last = [cell for cell in notebook.cells if cell.cell_type == "code"][-1]
     last.execution_count, last.outputs = None, []
     nbformat.write(notebook, tmp_path / "half.ipynb")
-    with pytest.raises(ValueError, match=r"half.ipynb: its outputs are not of one clean run; code cell \d+"):
+    with pytest.raises(
+        ValueError, match=r"half.ipynb: its outputs are not of one clean run; code cell \d+"
+    ):
         ChapterWriter(Files(tmp_path, tmp_path), None).page(tmp_path / "half.ipynb")
