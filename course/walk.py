@@ -32,9 +32,8 @@ def run_cells(student: Student, cells: Sequence[dict]) -> list[tuple[float, str]
         started = time.monotonic()
         try:
             error = student.run("".join(cell["source"]))[0]
-        except (
-            ConnectionError
-        ) as died:  # such as where the machine's memory was full; the next cell finds a new kernel
+        except ConnectionError as died:
+            # such as where the machine's memory was full; the next cell finds a new kernel
             error = str(died).partition(": ")[2]
         told.append((time.monotonic() - started, error))
     return told

@@ -49,9 +49,8 @@ def main() -> None:
     small = [
         shot.convert("RGB").quantize(palette=palette, dither=Image.Dither.NONE) for shot in shots
     ]
-    small = [
-        shot.crop((0, 0, shot.width, shot.height - 60)) for shot in small
-    ]  # without the buttons, which do nothing
+    # without the buttons, which do nothing
+    small = [shot.crop((0, 0, shot.width, shot.height - 60)) for shot in small]
     small[0].save(
         TARGET,
         save_all=True,

@@ -50,9 +50,8 @@ def with_experts(r: random.Random, setup: Job) -> Job:
 
 def judged(setup: Job, steps: int = 2) -> dict:
     """How many instants there are and are equal, both peaks and, where they differ, the widest difference."""
-    trace = (
-        trace_script if num_experts_of(setup.model) else trace_memory
-    )  # experts are more than the kit traces
+    # experts are more than the kit traces
+    trace = trace_script if num_experts_of(setup.model) else trace_memory
     estimated, traced = estimate_memory(setup, steps), trace(job_build(setup), steps=steps)
     pairs = [(e, traced.at(e.name, e.step, e.micro_batch)) for e in estimated.instants]
     wrong = [(e, t) for e, t in pairs if e != t]

@@ -21,7 +21,8 @@ from memkit.formats.records import FORMATS, FloatFormat
 from memkit.formats.rounding import encode, torch_overflow
 
 STEP = 1 << 20
-COMMIT_OF_THE_CODE = "git log -1 --format=%H -- memkit/formats/records.py memkit/formats/single.py memkit/formats/rounding.py".split()
+CODE = [f"memkit/formats/{module}.py" for module in ("records", "single", "rounding")]
+COMMIT_OF_THE_CODE = ["git", "log", "-1", "--format=%H", "--", *CODE]
 
 
 def library_codes(x: np.ndarray, name: str) -> dict[str, np.ndarray]:

@@ -69,9 +69,8 @@ def block(ledger: Ledger) -> Chart:
                     **tells,
                 )
                 chart.words(at, end + 4, f"{size:.0f}", 12, anchor="middle", at="top")
-                made_by, _, what = name.split(",")[0].rpartition(
-                    " "
-                )  # a result is named after what made it
+                # a result is named after what made it
+                made_by, _, what = name.split(",")[0].rpartition(" ")
                 of = (
                     f"{made_by.removeprefix('softmax ')}\n"
                     if what == "output" or made_by == "GELU"

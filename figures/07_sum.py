@@ -6,12 +6,8 @@ from memkit.pictures.axes import Scale
 from memkit.pictures.colours import LOOKS, OKABE_ITO
 from memkit.pictures.svg import GREY, PAPER, Chart
 
-PUBLISHED_GB = {
-    "weights": 1.55,
-    "gradients": 1.55,
-    "optimizer_states": 9.3,
-    "activations": 28.0,
-}  # the post-mortem's
+# the post-mortem's
+PUBLISHED_GB = {"weights": 1.55, "gradients": 1.55, "optimizer_states": 9.3, "activations": 28.0}
 CARD_GB = 40
 
 names = ("weights", "gradients", "AdamW's states", "activations")

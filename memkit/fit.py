@@ -31,10 +31,8 @@ share cuBLAS's. Sharing is the default since #168175; ``TORCH_CUBLASLT_UNIFIED_W
 
 LARGER_SINCE = {
     9: (2, 0),  # pytorch/pytorch#91564
-    10: (
-        2,
-        12,
-    ),  # pytorch/pytorch#175344; a B200 with torch 2.11 took the smaller one (test_b200.py)
+    # pytorch/pytorch#175344; a B200 with torch 2.11 took the smaller one (test_b200.py)
+    10: (2, 12),
     11: (2, 14),  # pytorch/pytorch#189312, merged in July 2026, after 2.13 was cut
     12: (2, 12),  # pytorch/pytorch#175344
 }

@@ -54,9 +54,8 @@ def cap_gpu_when_used() -> None:
     Raises: ValueError, at once: the variable is no number above zero.
     """
     if gpu_cap_bytes() is not None:
-        torch.cuda._lazy_call(
-            cap_gpu
-        )  # torch's own queue of what waits for the first use, a seed's too
+        # torch's own queue of what waits for the first use, a seed's too
+        torch.cuda._lazy_call(cap_gpu)
 
 
 def usable_bytes(environment: Mapping[str, str] | None = None) -> int:
@@ -169,9 +168,8 @@ class Recorder:
 
     def __init__(self, device: str):
         self.device = device
-        self.marks: list[
-            list[tuple]
-        ] = []  # at each ("saw", part, addresses) before it, then (change, *args)
+        # at each ("saw", part, addresses) before it, then (change, *args)
+        self.marks: list[list[tuple]] = []
         self.seen: list[tuple] = []
         self.mark_sizes = tuple(
             1 + secrets.randbelow(MAX_MARK_BYTES) for _ in range(NUM_MARK_SIZES)
@@ -254,9 +252,8 @@ def cpu_record() -> Iterator[Record]:
     if torch.autograd._profiler_enabled():
         raise ValueError(SECOND_PROFILER)
     activities = [torch.profiler.ProfilerActivity.CPU]
-    quiet = (
-        {} if "KINETO_LOG_LEVEL" in os.environ else {"KINETO_LOG_LEVEL": "99"}
-    )  # it reports on stderr
+    # Kineto reports on stderr
+    quiet = {} if "KINETO_LOG_LEVEL" in os.environ else {"KINETO_LOG_LEVEL": "99"}
 
     with (
         patch.dict(os.environ, quiet),

@@ -190,5 +190,6 @@ def plans_figure(found: PlansFound, title: str) -> Chart:
         at="top",
     )
     names = "; ".join(f"{plan.name} at {plan.seconds / least:.2f}" for plan in front)
-    chart.alt = f"{title}: of {len(found.plans)} plans {len(front)} are unbeaten on the {card.name}, by time ÷ least: {names}."
+    unbeaten = f"of {len(found.plans)} plans {len(front)} are unbeaten on the {card.name}"
+    chart.alt = f"{title}: {unbeaten}, by time ÷ least: {names}."
     return chart

@@ -92,9 +92,8 @@ class Place(StrEnum):
     AFTER_BACKWARD = "after backward"  # once all gradients are there
     IN_BACKWARD = "in backward"  # on each gradient as soon as it is there, which frees it
     ON_HOST = "on the host"
-    ON_HOST_WITH_GRADIENTS = (
-        "on the host, gradients too"  # each gradient is freed once it is copied
-    )
+    # each gradient is freed once it is copied
+    ON_HOST_WITH_GRADIENTS = "on the host, gradients too"
 
     __repr__ = str.__repr__  # as a reader writes it
 

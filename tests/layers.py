@@ -142,7 +142,7 @@ def tests_of(path: str) -> list[str]:
 
 
 def check(rooms: list[str]) -> int:
-    """Lint everything, and run the tests of these folders and modules, or of what has changed."""
+    """Lint everything, look at its layout, and run the tests of these folders and modules, or of what has changed."""
     found = dict.fromkeys(place for room in rooms for place in places_of(room))
     if not rooms:
         paths = changed()
@@ -153,24 +153,12 @@ def check(rooms: list[str]) -> int:
             flush=True,
         )
     marks = "not sweep and not exhaustive and not browser and not serial and not site"
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-n",
-        "2",
-        "--dist",
-        "loadscope",
-        "-m",
-        marks,
-        *ALWAYS,
-        *found,
-    ]
-    lint = subprocess.run(
-        [sys.executable, "-m", "ruff", "check", "."], cwd=ROOT, check=False
-    ).returncode
-    return lint or subprocess.run(command, cwd=ROOT, check=False).returncode
+    pytest = ["pytest", "-q", "-n", "2", "--dist", "loadscope", "-m", marks, *ALWAYS, *found]
+    for words in (["ruff", "check", "."], ["ruff", "format", "--check", "."], pytest):
+        code = subprocess.run([sys.executable, "-m", *words], cwd=ROOT, check=False).returncode
+        if code:
+            return code
+    return 0
 
 
 def main(words: list[str]) -> int:

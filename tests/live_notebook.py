@@ -75,9 +75,8 @@ def open_and_run(
         wait_until="domcontentloaded",
     )
     page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=60_000)
-    page.add_style_tag(
-        content=".Toastify {display: none}"
-    )  # Jupyter's own notices lie over what is clicked
+    # Jupyter's own notices lie over what is clicked
+    page.add_style_tag(content=".Toastify {display: none}")
     deadline = time.monotonic() + 60
     while not _has_idle_kernel(lab, name):
         if time.monotonic() > deadline:

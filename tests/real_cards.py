@@ -56,15 +56,13 @@ class Replayed:
 
     allocator: CachingAllocator
     start_bytes: int
-    num_unsettled: (
-        int  # blocks at the start that could have been larger, for all that the recording says
-    )
+    # blocks at the start that could have been larger, for all that the recording says
+    num_unsettled: int
     num_allocations: int = 0
     num_same_address: int = 0
     first_other_event: int | None = None
-    returned: Counter = field(
-        default_factory=Counter
-    )  # sizes that went back to the driver, by us less by the card
+    # sizes that went back to the driver, by us less by the card
+    returned: Counter = field(default_factory=Counter)
 
     @property
     def driver(self) -> RecordedDriver:
@@ -96,9 +94,8 @@ def replayed(snapshot: dict, looks_ahead: bool = True) -> Replayed:
         elif action == "free_requested":
             allocator.free(address_of.pop(address))
         elif action == "segment_free":
-            if (
-                last_action != action
-            ):  # the cache is given back, by ``empty_cache`` or before a second request
+            # the cache is given back, by ``empty_cache`` or before a second request
+            if last_action != action:
                 length = len(allocator.trace)
                 allocator.empty_cache()
                 run.returned.update(entry.size for entry in allocator.trace[length:])

@@ -61,9 +61,8 @@ def test_every_relative_link_leads_somewhere():
 
 def test_every_heading_that_it_links_to_is_there():
     lines = re.findall("^##(.+)", README, re.MULTILINE)
-    headings = [
-        re.sub(r"[^\w -]", "", line).strip().lower().replace(" ", "-") for line in lines
-    ]  # as GitHub does
+    # as GitHub does
+    headings = [re.sub(r"[^\w -]", "", line).strip().lower().replace(" ", "-") for line in lines]
     anchors = re.findall(r"\]\(#([^)]+)\)", README)
     assert anchors and set(anchors) <= set(headings)
 

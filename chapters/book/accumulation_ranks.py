@@ -148,9 +148,8 @@ class Watched:
     def watch(self, model: nn.Module) -> nn.Module:
         """The model, with its hooks."""
         self.model = model
-        model.register_forward_pre_hook(
-            self.before_forward, prepend=True
-        )  # before FSDP2 gathers the root's weights
+        # it runs before FSDP2 gathers the root's weights
+        model.register_forward_pre_hook(self.before_forward, prepend=True)
         model.register_forward_hook(self.weigh)
         if isinstance(model, DistributedDataParallel):
             model.register_comm_hook(self.buckets, noting_buckets)

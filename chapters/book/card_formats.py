@@ -24,9 +24,8 @@ def cast_overflows(device: str) -> dict[str, str]:
     for name in CASTS:
         dtype = getattr(torch, name)
         largest = torch.finfo(dtype).max
-        beyond = min(
-            4 * largest, torch.finfo(torch.float32).max
-        )  # which is beyond bfloat16's largest, too
+        # beyond bfloat16's largest, too
+        beyond = min(4 * largest, torch.finfo(torch.float32).max)
         cast = torch.tensor([beyond], device=device).to(dtype).double().item()
         outcomes[name] = "nan" if math.isnan(cast) else "inf" if math.isinf(cast) else "saturate"
     return outcomes

@@ -158,9 +158,8 @@ def training_setups(device: str) -> dict[str, TrainingSetup]:
 def record_training_steps(device: str) -> Measured:
     """Formula, trace and measurement of two steps of each training setup that fits."""
     numbers, timelines = {}, {}
-    if (
-        torch.cuda.is_available()
-    ):  # cuBLAS takes its workspaces before the first setup, so that none of them holds them
+    # cuBLAS takes its workspaces before the first setup, so that none of them holds them
+    if torch.cuda.is_available():
         x = torch.ones(16, 16, device=device, requires_grad=True)
         (x @ x).sum().backward()
         del x
@@ -338,9 +337,8 @@ def record_optimizer_steps(device: str) -> Measured:
     for name in names:
         step = job_build(replace(job, optimizer=OptimizerConfig(record=OPTIMIZERS[name])))()
         slug = name.lower().replace(" ", "_").replace("-", "_")
-        numbers[f"{slug}_step_seconds"] = min(
-            seconds_of(step, 3, device)
-        )  # after one that makes states
+        # these steps come after one that makes states
+        numbers[f"{slug}_step_seconds"] = min(seconds_of(step, 3, device))
         if device == "cuda":
             numbers[f"{slug}_peak_bytes"] = torch.cuda.max_memory_allocated()
         del step

@@ -63,9 +63,8 @@ def text_batches(
     boundary = len(tokens) * 9 // 10
     tokens = tokens[:boundary] if part == "train" else tokens[boundary:]
     chance = torch.Generator().manual_seed(seed)
-    for _ in tqdm(
-        range(num_batches), "batches", leave=False, delay=2
-    ):  # a bar where it takes longer than 2 s
+    # a bar where it takes longer than 2 s
+    for _ in tqdm(range(num_batches), "batches", leave=False, delay=2):
         starts = torch.randint(len(tokens) - seq_len, (batch_size, 1), generator=chance)
         windows = tokens[starts + torch.arange(seq_len + 1)].to(device)
         yield windows[:, :-1], windows[:, 1:]

@@ -25,9 +25,8 @@ from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 from dev.bench import Row
 
-sys.path.insert(
-    0, str(Path(__file__).parents[2] / "tests")
-)  # the tests know how to start a JupyterLab
+# the tests know how to start a JupyterLab
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from lab_server import QUIET_LAB, free_port, running_server
 from live_notebook import PANEL, open_and_run, running_chromium, write_notebook
@@ -198,9 +197,8 @@ class Book:
         self.page.wait_for_timeout(600)
         there, back = KEYS[control.evaluate("e => e.role || e.tagName")]
         if back == "Enter":
-            self.page.keyboard.press(
-                "ArrowRight"
-            )  # to a mark, which is then pressed and pressed again
+            # it goes to a mark, which is then pressed and pressed again
+            self.page.keyboard.press("ArrowRight")
         keys = ([there] * RUN + [back] * RUN) * (MOVES // (2 * RUN))
         return [took for took in [self.press(key, name) for key in keys][2:] if took]
 

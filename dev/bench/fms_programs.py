@@ -327,9 +327,8 @@ class Experts(nn.Module):
                 return FourBits(inputs, outputs, False, program)
             return nn.Linear(inputs, outputs, bias=False, device="cuda", dtype=torch.bfloat16)
 
-        self.router = product(
-            h, model.num_experts, program.base == "nf4"
-        )  # GPTQ leaves it in 16 bits
+        # GPTQ leaves it in 16 bits
+        self.router = product(h, model.num_experts, program.base == "nf4")
         self.each = nn.ModuleList(
             nn.ModuleList([product(h, inner), product(h, inner), product(inner, h)])
             for _ in range(model.num_experts)
@@ -476,10 +475,8 @@ class Llama(nn.Module):
         self.embedding = nn.Embedding(
             model.vocab_size, model.hidden_size, device="cuda", dtype=torch.bfloat16
         )
-        one, is_shared = (
-            Block(program),
-            program.num_ranks > 1,
-        )  # of FSDP's blocks one at a time is whole
+        # of FSDP's blocks one at a time is whole
+        one, is_shared = Block(program), program.num_ranks > 1
         self.blocks = nn.ModuleList(
             [one, *(one if is_shared else Block(program) for _ in range(model.num_layers - 1))]
         )

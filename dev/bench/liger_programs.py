@@ -55,9 +55,8 @@ def ones(parameters: int) -> nn.Parameter:
 
 def step_of(forward: Callable, mode: str, gradient: Callable = torch.randn_like) -> Callable:
     """What is measured: ``forward``, ``backward`` of one forward, or both; ``gradient`` makes the gradient of y."""
-    if (
-        mode == "forward"
-    ):  # measured after "full" in the same process: cuBLAS' workspace of a backward stands
+    # measured after "full" in the same process: cuBLAS' workspace of a backward stands
+    if mode == "forward":
         (leaf(8, 8) @ leaf(8, 8)).sum().backward()
         return forward
     if mode == "backward":
@@ -191,9 +190,8 @@ def rotary(c: dict, mode: str, dtype: torch.dtype, kernel: str) -> Callable:
         torch.empty(width // 2, device="cuda"),
         torch.arange(length, device="cuda"),
     )
-    torch.matmul(
-        frequencies[None, :, None], places[None, None, :].float()
-    )  # cuBLAS takes its workspace
+    # cuBLAS takes its workspace
+    torch.matmul(frequencies[None, :, None], places[None, None, :].float())
     q, k = (leaf(1, length, num, width, dtype=dtype) for num in (heads, kv_heads))
     if kernel == "rope":
         q, k = q.transpose(1, 2), k.transpose(1, 2)

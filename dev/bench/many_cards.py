@@ -193,9 +193,8 @@ def shares(program: Program) -> tuple[int, int, int]:
         model.kv_size,
         model.intermediate_size,
     )
-    experts = max(
-        1, num_experts_of(model)
-    )  # of which the router is one product more, which GPTQ leaves in 16 bits
+    # the router is one product more, which GPTQ leaves in 16 bits
+    experts = max(1, num_experts_of(model))
     routers = h * num_experts_of(model) if program.base == "nf4" else 0
     products = model.num_layers * (2 * h * query + 2 * h * kv + 3 * h * inner * experts + routers)
     adapters = model.num_layers * program.rank * (2 * (h + query) + 2 * (h + kv))

@@ -51,9 +51,8 @@ def build(train: dict, adapter: dict | None, lengths: tuple[int, ...]) -> Callab
             )
         optimizer = optimizer_of(model, train)
         if adapter:
-            with (
-                model.disable_adapter()
-            ):  # the benchmark's first measure; leaving it makes lora_A trained again
+            # the benchmark's first measure; leaving it makes lora_A trained again
+            with model.disable_adapter():
                 pass
         model.train()
         alive, coming = {}, iter(lengths)

@@ -82,9 +82,8 @@ def _replayed(run: PublicRun, build, steps: int) -> Prediction:
     replay = replay_trace(trace_script(build, steps=steps), **CARDS[run.card])
     reserved, allocated = replay.peak_reserved_bytes, replay.peak_allocated_bytes
     if run.set == "CS336 on a B200":
-        allocated = replay.timeline.for_step(
-            steps
-        ).peak_bytes  # its counters were reset before the last step
+        # its counters were reset before the last step
+        allocated = replay.timeline.for_step(steps).peak_bytes
     return Prediction(
         expected_bytes=reserved,
         low_bytes=reserved,

@@ -13,9 +13,8 @@ from io import BytesIO
 from pathlib import Path
 from urllib.parse import quote
 
-from PIL import (
-    Image,
-)  # comes with matplotlib: with 8 colours a card is less than a quarter as large
+# comes with matplotlib: with 8 colours a card is less than a quarter as large
+from PIL import Image
 
 from memkit import strategies
 from memkit.cards import CARDS, Card

@@ -35,9 +35,8 @@ OTHER_NAMES = {
     "04": "also called gradient checkpointing, activation checkpointing, rematerialization"
 }
 EMPTY_HEADER = re.compile("<th></th>")  # a corner of a table heads nothing
-OF_THE_PICTURE = re.compile(
-    "(?:figure|picture) above|of the picture"
-)  # a question that needs its picture
+# a question that needs its picture
+OF_THE_PICTURE = re.compile("(?:figure|picture) above|of the picture")
 OWN_BACKGROUND = re.compile(r"background(-color)?:[^;}]+;?")
 
 
@@ -81,9 +80,8 @@ def first_page(files: Files, panels: Panels, chapters: list[Page], site: str) ->
         "On which machines it runs": files.markdown(section(readme, "On which machines it runs")),
     }
     page = Page(stem="index", title=title.removeprefix("# ").strip())
-    page.headings = [
-        (words.lower().replace(" ", "-").replace("?", ""), words) for words in parts
-    ]  # as GitHub does
+    # as GitHub does
+    page.headings = [(words.lower().replace(" ", "-").replace("?", ""), words) for words in parts]
     asked = (
         "how much memory VRAM do I need does it fit fine-tune train GPU 7B 8B 13B 70B LoRA QLoRA"
     )
@@ -220,9 +218,8 @@ def build(out: Path, site: str = "") -> None:
         raise ValueError(f"{out} is not empty and holds no site that could be written anew")
     shutil.rmtree(out, ignore_errors=True)
     (out / "pictures").mkdir(parents=True)
-    (out / "search.json").write_text(
-        "{}", encoding="utf-8"
-    )  # a build that fails leaves what the next one may replace
+    # a build that fails leaves what the next one may replace
+    (out / "search.json").write_text("{}", encoding="utf-8")
     files, panels = Files(ROOT, out), Panels(ROOT, out)
     writer = ChapterWriter(files, panels)
     notebooks = sorted((ROOT / "chapters").glob("*.ipynb"))

@@ -148,9 +148,8 @@ def entries_of(model: Transformer) -> dict[Tensor, Entry]:
                 continue
             entry = entries.get(x)
             if entry is None:
-                name = (
-                    op.name if op.is_saved and x is op.makes[0] else x.name
-                )  # before a reader has renamed it
+                # before a reader has renamed it
+                name = op.name if op.is_saved and x is op.makes[0] else x.name
                 entry = entries[x] = Entry(x, name, section or op.section, op.unit)
                 entry.by.append(by)
             elif not section and entry.section == op.section and by not in entry.by:
@@ -169,9 +168,8 @@ def block_ledger(setup: TrainingSetup) -> Ledger:
     >>> round(block_ledger(setup).per_sbh)  # 34 + 5as/h of Korthikanti et al. 2022
     114
     """
-    first = model_class_of(
-        setup
-    ).num_first  # the last of those, since what enters the first may need no gradient
+    # the last of the first blocks, since what enters the first may need no gradient
+    first = model_class_of(setup).num_first
     one = replace(setup, model=replace(setup.model.one_block, num_layers=2 * first - 1))
     model = model_of(one, is_whole=True)
     units = range(1, len(model.units) + 1)

@@ -110,10 +110,8 @@ def instants_of(phases: Iterable[Phase]) -> Iterator[Instant]:
     for name, usages, step, micro_batch in phases:
         peak, peak_bytes = now, sum(now.values())
         for each in usages:
-            for times in {
-                0,
-                each.times - 1,
-            }:  # it is highest in its first or in its last repetition
+            # a phase is highest in its first or in its last repetition
+            for times in {0, each.times - 1}:
                 parts = {
                     part: now[part] + times * each.change[part] + each.highest[part]
                     for part in PARTS
@@ -179,9 +177,8 @@ def second_step(setup: TrainingSetup) -> MemoryTimeline:
 def phases(setup: TrainingSetup, steps: int, run: Run, is_whole: bool = False) -> Iterator[Phase]:
     """The phases of the steps in order. What is freed after a backward goes to the phase after it."""
     key = replace(setup, grad_accum_steps=1, sets_grads_to_none=True)
-    if (
-        run.use(setup, False) is None
-    ):  # all such optimizers share a micro-batch; a planner asks for many
+    # all such optimizers share a micro-batch; a planner asks for many
+    if run.use(setup, False) is None:
         key = replace(key, optimizer=OptimizerConfig())
     batches = run_micro_batch if is_whole or run is not run_of(setup) else remembered
     does_accumulate = setup.grad_accum_steps > 1 or not setup.sets_grads_to_none
@@ -201,9 +198,8 @@ def phases(setup: TrainingSetup, steps: int, run: Run, is_whole: bool = False) -
         loss = ()
         for number in range(1, setup.grad_accum_steps + 1):
             batch = later[0] if accumulates else first_of_all if step == 1 else first
-            yield Phase(
-                "forward", freed + batch.forward + loss, step, number
-            )  # the name ``loss`` moves on
+            # the name ``loss`` moves on
+            yield Phase("forward", freed + batch.forward + loss, step, number)
             yield Phase("backward", batch.backward, step, number)
             freed, loss, accumulates = batch.first_gradient, batch.loss, True
         if has_step:

@@ -69,9 +69,8 @@ def efficient_backward_buffers(
         return [[row_sums, blocks]]
     products = [4 * batch * num_heads * length * head_dim] * (3 if is_half else 1)
     if is_half:
-        blocks += (
-            2 * batch * num_heads * 4 * EFFICIENT_BLOCK * width
-        )  # dk and dv in float32, a block of rows each
+        # dk and dv in float32, a block of rows each
+        blocks += 2 * batch * num_heads * 4 * EFFICIENT_BLOCK * width
     return [[*products, row_sums], [row_sums, blocks]]
 
 

@@ -251,14 +251,12 @@ class Walk(Recorder):
         self.was_run_again.add(region)
         start, casts, names = len(self.events), [], {}
         last = region.keepers[-1] if region.stops_early else None
-        size = (
-            self.graph.random_state_bytes
-        )  # put back after the run, so it stands beside all of it
+        # put back after the run, so it stands beside all of it
+        size = self.graph.random_state_bytes
         states = [self.new(size, self.op, self.where)] if size else []
         for op in region.operations:
-            if op is last and not set(op.makes) & set(
-                op.keeps
-            ):  # it has all it keeps, and makes nothing any more
+            # it has all it keeps, and makes nothing any more
+            if op is last and not set(op.makes) & set(op.keeps):
                 self.keep(op)
                 break
             self.flops_again[op.unit] += 0 if op.is_saved else op.flops

@@ -115,10 +115,8 @@ class Transformer:
     block_bytes = ALLOCATOR_BLOCK_BYTES
     random_state_bytes = 0  # of a checkpoint, on the device: CUDA's is kept on the host
     statistics_dtype = "float32"  # of a norm
-    seeds = (
-        ("random number state", "2", "int64"),
-        ("unused seed", "", "int64"),
-    )  # of the flash kernel
+    # of the flash kernel
+    seeds = (("random number state", "2", "int64"), ("unused seed", "", "int64"))
 
     def __init__(self, setup: TrainingSetup, is_whole: bool = False):
         self.setup, self.model, precision = setup, setup.model, setup.precision
@@ -141,9 +139,8 @@ class Transformer:
         # order than [b, s, a, d]: with one token they are the same.
         self.is_by_heads = self.kernel == "stored" and setup.seq_len > 1
         self.graph = Graph(self.axis_sizes(setup), self.random_state_bytes)
-        self.core_flops = (
-            2 * self.graph.count(SCORES) * self.model.head_dim
-        )  # of each of the core's two products
+        # of each of the core's two products
+        self.core_flops = 2 * self.graph.count(SCORES) * self.model.head_dim
         self.parameters: dict[str, Tensor] = {}
         self.prefix = ""
         self.units = units_of(setup.recomputation, self.model, is_whole, self.num_first)
@@ -217,9 +214,8 @@ class Transformer:
             number += (times - 1) * (number - first)
         graph.unit, self.prefix = graph.unit + 1, ""
         loss = self.loss_of(x, targets)
-        graph.hold(
-            x
-        )  # ``Transformer.forward`` returns here; the training loop divides by the number of micro-batches
+        # ``Transformer.forward`` returns here; the training loop divides by the number of micro-batches
+        graph.hold(x)
         self.loss = graph.op("div", [loss], "", name="loss")
         graph.named[self.loss] = "the training loop"
 
@@ -521,10 +517,8 @@ class Transformer:
         inputs = [self.lower(x) for x in (q, k, v)]
         value_bytes = dtype_bits(inputs[0].dtype) // 8
         if self.kernel == "flash":
-            extra = [
-                ("log-sum-exp", "b a s", "float32"),
-                *self.seeds,
-            ]  # the efficient kernel's are on the host
+            # the efficient kernel's are on the host
+            extra = [("log-sum-exp", "b a s", "float32"), *self.seeds]
             stages = flash_backward_buffers(b, a, k.count // (b * s * d), s, d, value_bytes)
         else:
             # For a backward alone.

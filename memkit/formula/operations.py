@@ -91,9 +91,8 @@ class Operation:
     is_view: bool = False
     is_cast: bool = False  # of a parameter
     is_remembered: bool = False  # by autocast's cache
-    is_saved: bool = (
-        False  # a policy saves what it makes, from the first run of its region to the second
-    )
+    # a policy saves what it makes, from the first run of its region to the second
+    is_saved: bool = False
     holds: list[Tensor] = field(default_factory=list)
     last_uses: list[Tensor] = field(default_factory=list)  # what nobody mentions after it
 
@@ -112,9 +111,8 @@ class Region:
     keepers: list[Operation] = field(default_factory=list)
     entry: Operation | None = None
 
-    frees_before_sums = (
-        True  # no field: the kernel's own code holds what is restored, not a node of the graph
-    )
+    # no field: the kernel's own code holds what is restored, not a node of the graph
+    frees_before_sums = True
 
     def restore(self, walk, op: Operation) -> None:
         """Before the backward of ``op``, one of its keepers: the first to come has the whole region run again."""
@@ -151,9 +149,8 @@ class Graph:
         self.sizes, self.random_state_bytes = sizes, random_state_bytes
         self.counts: dict[str, int] = {}
         self.operations: list[Operation] = []
-        self.named: dict[
-            Tensor, str
-        ] = {}  # what the program holds until the forward returns, and for whom
+        # what the program holds until the forward returns, and for whom
+        self.named: dict[Tensor, str] = {}
         self.bound: list[Tensor] = []  # what names hold of the function that writes
         self.casts: dict[tuple, Tensor] = {}
         self.region: Region | None = None
@@ -198,9 +195,8 @@ class Graph:
         if not needs_grad:
             keeps = ()
         else:
-            if (
-                kind in FACTORS and len(reads) > 1
-            ):  # each with the other; an addmm's bias is no factor
+            # each with the other; an addmm's bias is no factor
+            if kind in FACTORS and len(reads) > 1:
                 keeps = [
                     x
                     for x, other in zip(reads, reads[1::-1], strict=False)

@@ -330,9 +330,8 @@ def _draw(chart: Chart, x: Scale, y: Scale, heights: Mapping[str, list[int]], ph
             {"part": part, "bytes": most},
         )
         floor = lay(chart, x, y, floor, heights[part], LOOKS[part], tip=tip, data=data)
-    chart.line(
-        thinned((a, y(b)) for a, b in corners(floor, x)), stroke_width=0.8
-    )  # so that a needle is seen
+    # a line, so that a needle is seen
+    chart.line(thinned((a, y(b)) for a, b in corners(floor, x)), stroke_width=0.8)
     for phase, start, end in phases:
         chart.line(
             [(x(end), y.start), (x(end), y.end)],

@@ -43,9 +43,8 @@ class Log:
     step: int = 1
     micro_batch: int = 1
     num_optimizer_steps: int = 0
-    recomputed_from: int = (
-        -1
-    )  # the first block of the last recomputation; -1: none, or it is settled
+    # the first block of the last recomputation; -1: none, or it is settled
+    recomputed_from: int = -1
     is_recomputing: bool = False
     outer_phase: str = ""
 
@@ -157,9 +156,8 @@ class Log:
             self.mark("forward")  # no backward at all: inference
         self.mark("zero_grad")
         self.activations |= self.live
-        if (
-            not self.copies or self.copies - self.live
-        ):  # once found they stay, though weights may be assigned anew
+        # once found they stay, though weights may be assigned anew
+        if not self.copies or self.copies - self.live:
             self.copies = self.second_set()
 
     def second_set(self) -> set[int]:
@@ -177,9 +175,8 @@ class Log:
                 if wanted[self.sizes[block]]:
                     wanted[self.sizes[block]] -= 1
                     found.add(block)
-            if (
-                trained.total() > 1 and not wanted.total()
-            ):  # of a single weight's size a batch may be too
+            # of a single weight's size a batch may be too
+            if trained.total() > 1 and not wanted.total():
                 return found
         return set()
 

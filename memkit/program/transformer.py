@@ -23,10 +23,8 @@ from memkit.strategies import Strategy
 from memkit.units import as_one_of
 
 SDPA_BACKENDS = {
-    "flash": [
-        SDPBackend.FLASH_ATTENTION,
-        SDPBackend.EFFICIENT_ATTENTION,
-    ],  # flash has no float32 kernel
+    # flash has no float32 kernel
+    "flash": [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION],
     "efficient": [SDPBackend.EFFICIENT_ATTENTION],
 }
 
@@ -321,9 +319,8 @@ def training_build(
 
         def step() -> Tensor:
             for _ in range(setup.grad_accum_steps):
-                with (
-                    kernels()
-                ):  # around the backward too: a checkpoint runs the forward again there
+                # around the backward too: a checkpoint runs the forward again there
+                with kernels():
                     loss = forward()
                     loss.backward()
             optimizer.step()

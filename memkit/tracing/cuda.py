@@ -167,9 +167,8 @@ def made_on_card(card: Card, func: Callable, args: tuple, kwargs: dict):
     kwargs = {
         name: value for name, value in kwargs.items() if name not in ("generator", "pin_memory")
     }
-    if (
-        func in FROM_DATA
-    ):  # made in the host's memory and copied: on ``meta`` it would pass every dispatch mode
+    # made in the host's memory and copied: on ``meta`` it would pass every dispatch mode
+    if func in FROM_DATA:
         kwargs.pop("device", None)
         grad = kwargs.pop("requires_grad", False)
         made = func(*args, **kwargs)

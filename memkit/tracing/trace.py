@@ -247,9 +247,8 @@ class Tracer(TorchDispatchMode):
         if out is not FOLLOWED:
             return out
         with torch._C.DisableTorchFunction():  # in a backward ``Card`` would see the lines below
-            frame = sys._getframe(
-                1
-            )  # taken here once: a function between here and it would move bytes
+            # taken here once: a function between here and it would move bytes
+            frame = sys._getframe(1)
             if func in REUSES_FIRST_ARGUMENT and self.runs_in_place(func, args, frame.f_code):
                 out = args[0]
             else:
@@ -326,9 +325,8 @@ class Tracer(TorchDispatchMode):
             return
         self.blocks[key] = self.log.allocate(num_bytes, op, self.lines.of(frame))
         node = torch._C._current_autograd_node()
-        if (
-            frame.f_code is ENGINE and node is not None
-        ):  # none runs where the engine casts a root's gradient
+        # none runs where the engine casts a root's gradient
+        if frame.f_code is ENGINE and node is not None:
             self.makers[key] = node._sequence_nr()
 
         def freed(_, key=key):
@@ -358,9 +356,8 @@ class Tracer(TorchDispatchMode):
             return False
         owners = self.ownership(args)
         if caller is ENGINE and not torch.is_grad_enabled():
-            if (
-                func is not aten.add.Tensor
-            ):  # a formula's own new tensor, which it may hold under two names
+            # a formula's own new tensor, which it may hold under two names
+            if func is not aten.add.Tensor:
                 return owners[1:] == self.sole_owner[1:]
             maker = self.makers.get(args[0].untyped_storage()._cdata)
             return owners == self.sole_owner and is_dense(args[0]) and is_engines_sum(maker)

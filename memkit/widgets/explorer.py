@@ -141,9 +141,8 @@ class Explorer:
         named = {
             each.name: each.default for each in parameters if isinstance(each.default, Control)
         }
-        adds = any(
-            each.kind is each.VAR_KEYWORD for each in parameters
-        )  # ``**state``: those of the class above too
+        # ``**state``: those of the class above too
+        adds = any(each.kind is each.VAR_KEYWORD for each in parameters)
         cls.controls = {**(cls.controls if adds else {}), **named} or cls.controls
 
     def __init__(self, **values):

@@ -163,9 +163,8 @@ class Panel(widgets.VBox):
         shown = self.explorer.shown
         if shown is not self._shown:
             self._shown, chart = shown, shown.chart
-            if (
-                chart is not self._chart
-            ):  # the same picture with another mark framed is not sent again
+            # the same picture with another mark framed is not sent again
+            if chart is not self._chart:
                 self.picture.value, self._chart = chart.html(), chart
             self.frame.value = (
                 f"<style>{chart.frame_style()}</style>" if chart.marked is not None else ""

@@ -147,9 +147,8 @@ def diagnose_memory(
     """
     result, recorded = played(source, config, device, **card)
     timeline, events = result.timeline, result.timeline.events
-    base = replay_trace(
-        timeline, result.config
-    )  # the events alone: without a card's end and without its workspaces
+    # the events alone: without a card's end and without its workspaces
+    base = replay_trace(timeline, result.config)
     live = events.live_at(base.peak_event)
     has_failed = result.failure is not None or bool(recorded and recorded.failed)
     has_phases = any(event.part for event in events)
@@ -164,9 +163,8 @@ def diagnose_memory(
         parts={part: parts[part] for part in (*PARTS, None) if part in parts},
         lines=lines_of(live, events)[:NUM_LINES],
         changes=without_holes(timeline, result.config, headline, base.peak_reserved_bytes),
-        cures=cures_of(
-            run, () if has_failed and not has_phases else growing
-        ),  # a forward that died half-way grows too
+        # a forward that died half-way grows too
+        cures=cures_of(run, () if has_failed and not has_phases else growing),
         peak_reserved_bytes=headline,
         growing=growing,
     )

@@ -34,9 +34,8 @@ from memkit.units import ALLOCATOR_BLOCK_BYTES, MIB, TIB, as_whole_number, forma
 SMALL_REQUEST_BYTES = 1 * MIB  # kSmallSize: a rounded request up to this goes to the small pool
 SMALL_SEGMENT_BYTES = 2 * MIB  # kSmallBuffer: a segment (or page) of the small pool
 LARGE_SEGMENT_BYTES = 20 * MIB  # kLargeBuffer: a segment (or page) of the large pool
-MIN_OWN_SEGMENT_BYTES = (
-    10 * MIB
-)  # kMinLargeAlloc: from here on a request gets a segment of its own size
+# kMinLargeAlloc: from here on a request gets a segment of its own size
+MIN_OWN_SEGMENT_BYTES = 10 * MIB
 SEGMENT_ROUNDING_BYTES = 2 * MIB  # kRoundLarge: such a segment is rounded up to this
 
 
@@ -138,9 +137,8 @@ class Pool:
 
     def __init__(self, is_small: bool):
         self.is_small = is_small
-        self.page_bytes = (
-            SMALL_SEGMENT_BYTES if is_small else LARGE_SEGMENT_BYTES
-        )  # an expandable segment's
+        # an expandable segment's
+        self.page_bytes = SMALL_SEGMENT_BYTES if is_small else LARGE_SEGMENT_BYTES
         self.free: list[tuple[int, int]] = []
         self.unmapped: list[int] = []
 

@@ -302,9 +302,8 @@ def predicted_snapshot(result: Replay) -> dict:
     events = result.timeline.events
     for index, (action, address, size) in enumerate(result.allocator.trace):
         event = events[result.causes[index]]
-        is_workspace = (
-            action == "alloc" and result.causes[index] in served
-        )  # the event's second block
+        # the event's second block
+        is_workspace = action == "alloc" and result.causes[index] in served
         frames = [WORKSPACE, *frames_of(event)] if is_workspace else frames_of(event)
         entry = {"action": action, "addr": address, "size": size, "stream": 0, "time_us": index}
         if action == "oom":

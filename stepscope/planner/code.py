@@ -153,9 +153,8 @@ def loaded_model_lines(plan: TrainingPlan) -> tuple[Lines, ...]:
     """What ``transformers`` loads, peft's adapters beside it, and a loss that makes no float32 copy of all logits."""
     setup, dtype, adapter = plan.setup, plan.setup.precision.weight_dtype, plan.setup.adapter
     choices, more, quantized = {"device_map": setup.device, "use_cache": False}, "", Lines()
-    if (
-        config_of(setup.model)["model_type"] == "gpt2"
-    ):  # its gelu_new, operation by operation, keeps a third more
+    # GPT-2's gelu_new, operation by operation, keeps a third more
+    if config_of(setup.model)["model_type"] == "gpt2":
         drops = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), setup.dropout)
         choices |= {"activation_function": "gelu_pytorch_tanh"} | drops
     if adapter is not None and adapter.base == "nf4":
@@ -203,7 +202,10 @@ def loaded_loss_lines(num_pieces: int) -> Lines:
             "def loss_of_piece(hidden, targets):",
             '    return cross_entropy(head(hidden).float(), targets, reduction="sum")',
             "",
-            "def loss_of(inputs, targets):  # the logits of one piece are there at a time, and made again in the backward",
+            (
+                "def loss_of(inputs, targets):  "
+                "# the logits of one piece are there at a time, and made again in the backward"
+            ),
             "    hidden, targets = body(input_ids=inputs).last_hidden_state.flatten(0, 1), targets.flatten()",
             f"    pieces = zip(hidden.chunk({num_pieces}), targets.chunk({num_pieces}))",
             "    total = sum(checkpoint(loss_of_piece, *piece, use_reentrant=False) for piece in pieces)",

@@ -94,9 +94,8 @@ def stand_ins(setup: Job, code: Code) -> Iterator:
         )
     if code.pages_states:
         yield patch("bitsandbytes.functional.get_paged", paged_on_host)
-        yield patch(
-            "bitsandbytes.functional.fill", lambda tensor, value, **_: tensor
-        )  # zeros that nobody touches
+        # zeros that nobody touches
+        yield patch("bitsandbytes.functional.fill", lambda tensor, value, **_: tensor)
         yield patch("bitsandbytes.functional.prefetch_tensor", lambda tensor, to_cpu=False: None)
 
 
@@ -126,9 +125,8 @@ def put_in_4_bits(model) -> None:
 
     for parent in list(model.modules()):
         for name, layer in list(parent.named_children()):
-            if (
-                type(layer).__name__ == "Conv1D"
-            ):  # GPT-2's linear layer, its matrix the other way round
+            # GPT-2's linear layer, its matrix the other way round
+            if type(layer).__name__ == "Conv1D":
                 linear = nn.Linear(
                     *layer.weight.shape, device=layer.weight.device, dtype=layer.weight.dtype
                 )
@@ -142,8 +140,7 @@ def paged_on_host(*shape: int, dtype, device):
     """A state that the driver moves: on the host, where torch's allocator counts none of it."""
     import torch
 
-    tensor = torch.zeros(1, dtype=dtype, device="cpu").expand(
-        shape
-    )  # a state of gigabytes would be real here
+    # a state of gigabytes would be real here
+    tensor = torch.zeros(1, dtype=dtype, device="cpu").expand(shape)
     tensor.is_paged, tensor.page_deviceid = True, 0
     return tensor

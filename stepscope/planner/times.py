@@ -81,9 +81,8 @@ def seconds_by_term(
     weight_bits = dtype_bits(setup.precision.weight_dtype)
     how = standing_of(setup)
     if setup.adapter and setup.adapter.base == "nf4":
-        num_packed = parameters_of(setup.model) - experts_of(
-            setup.model
-        )  # bitsandbytes leaves experts as they are
+        # bitsandbytes leaves experts as they are
+        num_packed = parameters_of(setup.model) - experts_of(setup.model)
         unpacked = num_packed * (4 + weight_bits) // 8  # read, and written
         terms["unpacking"] = setup.grad_accum_steps * passes * unpacked / card.memory_bandwidth
     if setup.place.is_on_host:
@@ -100,9 +99,8 @@ def seconds_by_term(
     if layout.offloads:
         share = parameters_of(setup.model) * weight_bits // 8 // layout.dp_size
         gathers = 2 if layout.stage == 3 else 1
-        terms["shards"] = (
-            setup.grad_accum_steps * (gathers + 1) * share / pcie
-        )  # gathered, and gradients sent
+        # gathered, and gradients sent
+        terms["shards"] = setup.grad_accum_steps * (gathers + 1) * share / pcie
         states = resting_bytes(how)
         whole = 2 * states["weights"] + states["gradients"] + 2 * states["optimizer_states"]
         terms["host step"] = whole / HOST_BYTES_PER_S  # all ranks' shares are in one host

@@ -148,16 +148,14 @@ def ways_of(
 ) -> Iterator[tuple[Job, Layout | None]]:
     """The combinations for a window of so many sequences; with an adapter those that train it alone."""
     sharded = layout is not None and layout.is_fully_sharded
-    ways = strategies_of(
-        job.model.num_layers
-    )  # FSDP has a formula for blocks that are all treated alike
+    # FSDP has a formula for blocks that are all treated alike
+    ways = strategies_of(job.model.num_layers)
     strategies = [way for way in ways if not sharded or (way.group_size == 1 and not way.num_again)]
     for precision, (optimizer, place), added in trained_by(job, layout, adapter, card):
         spreads = [layout]
         if sharded:
-            param_dtype = (
-                precision.compute_dtype if precision.uses_autocast else None
-            )  # FSDP2 casts what it gathers
+            # FSDP2 casts what it gathers
+            param_dtype = precision.compute_dtype if precision.uses_autocast else None
             precision = FP32 if param_dtype else precision
             wide = () if precision.compute_dtype == "float32" and not param_dtype else ("float32",)
             spreads = [

@@ -29,10 +29,8 @@ def hugging_face_model(config: str | Path | Mapping, dtype: str = "float32") -> 
     name, kind = config["architectures"][0], config["model_type"]
     try:
         made = getattr(transformers, name, None)
-    except (
-        ImportError,
-        RuntimeError,
-    ) as error:  # transformers imports its parts, and torchvision, when asked for one
+    except (ImportError, RuntimeError) as error:
+        # transformers imports its parts, and torchvision, when asked for one
         raise ValueError(f"transformers does not load {name}: {error}") from error
     if made is None or kind not in transformers.CONFIG_MAPPING:
         raise ValueError(

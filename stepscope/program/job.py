@@ -96,9 +96,8 @@ def in_4_bits(layer: nn.Linear) -> nn.Module:
     narrow.in_features, narrow.out_features = layer.in_features, layer.out_features
     narrow.compute_dtype, narrow.compute_type_is_set = layer.weight.dtype, True
     state = narrow.weight.quant_state
-    maps = import_module(
-        "bitsandbytes.functional"
-    ).name2qmap  # one for all layers, beside each layer's own
+    # one for all layers, beside each layer's own
+    maps = import_module("bitsandbytes.functional").name2qmap
     for number, tensor in enumerate(tensors_in([vars(state), vars(state.state2), maps])):
         narrow.register_buffer(f"quantization_{number}", tensor, persistent=False)
     return narrow
@@ -326,9 +325,8 @@ class Transformer(kit.Transformer):
 
     def make_head(self, **where) -> nn.Linear:
         if self.setup.adapter is not None and self.config.ties_embeddings:
-            where["device"] = (
-                "meta"  # no second table: beside frozen weights it would be the run's peak
-            )
+            # no second table: beside frozen weights it would be the run's peak
+            where["device"] = "meta"
         return super().make_head(**where)
 
     def initialise(self) -> None:

@@ -356,9 +356,8 @@ class Ranks(Recorder):
         self.replace("unreduced", None)
         self.unreduced = self.new(group.whole_bytes(group.reduce_dtype), *how)
         name = group.parameters[-1].name if group.num_ranks > 1 else ""
-        last = [
-            block for block in whole if block.gradient_of.parameter.name == name
-        ]  # a loop's name holds it
+        # a loop's name holds it
+        last = [block for block in whole if block.gradient_of.parameter.name == name]
         for block in whole:
             block.part = "temporary"
         self.drop_all([block for block in whole if block not in last])

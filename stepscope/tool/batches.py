@@ -86,9 +86,8 @@ class Loaders:
     def rows_and_batch(self) -> tuple[int, int]:
         """Rows that the loader asked last has in all, and those of its batch; (0, 0) where it does not know them."""
         sampler = getattr(self.last, "_index_sampler", None)
-        with suppress(
-            AttributeError, TypeError
-        ):  # a loader without batches of its own, or of data without a length
+        # a loader without batches of its own, or of data without a length
+        with suppress(AttributeError, TypeError):
             return len(sampler.sampler), sampler.batch_size
         return 0, 0
 

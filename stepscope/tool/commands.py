@@ -266,9 +266,8 @@ def largest_found(options: argparse.Namespace, script, card) -> Found:
             if options.batches:
                 varied, _ = on_its_worst(varied, options.batches, traced, progress)
             trace = traced(varied, say=progress)
-        except (
-            ValueError
-        ) as error:  # such as a loader that hands out nothing, because it drops its last batch
+        except ValueError as error:
+            # such as a loader that hands out nothing, because it drops its last batch
             failed = error
         num_rows, batch_size = loaders.rows_and_batch
         grows = batch_size > batch_of_one.setdefault(word, batch_size)  # the first number is 1
@@ -360,9 +359,8 @@ def fit_command(options: argparse.Namespace) -> Found:
     )
     progress("tracing its code" if plans.first else "done")
     plan = plans.chosen
-    code = (
-        code_of(plan, options.code).text if plan and plan.traced_bytes else ""
-    )  # none is printed that was not traced
+    # none is printed that was not traced
+    code = code_of(plan, options.code).text if plan and plan.traced_bytes else ""
     data = {
         "model": model.name,
         "card": card.name,

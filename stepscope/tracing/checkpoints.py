@@ -69,9 +69,8 @@ def tensor_again(
 
 def reduced(reduce: Callable, mode) -> Callable:
     """``Tensor.__reduce_ex__``, for pickle, of tensors without values."""
-    held: weakref.WeakValueDictionary[int, Held] = (
-        weakref.WeakValueDictionary()
-    )  # a pickler keeps what it has written
+    # a pickler keeps what it has written
+    held: weakref.WeakValueDictionary[int, Held] = weakref.WeakValueDictionary()
 
     def reduce_tensor(tensor: Tensor, protocol: int):
         with torch._C.DisableTorchFunction():

@@ -1,4 +1,4 @@
-"""CUDA's rules for programs that nobody here wrote: the host's memory, known values, more kernels, and what is refused."""
+"""CUDA's rules for programs that nobody here wrote: the host's memory, known values, more kernels, refusals."""
 
 import functools
 import math
@@ -269,16 +269,14 @@ def _to(mode, func, args, kwargs):
     made_here = (
         mode.unplaced.get(storage_key(tensor)) if place is Place.CARD and tensor.is_meta else None
     )
-    if (
-        made_here and made_here() is not None
-    ):  # the address of one that is gone may be another's now
+    # the address of one that is gone may be another's now
+    if made_here and made_here() is not None:
         mode.warn_once("unplaced", COUNTED_ON_CARD)
     if place is None or place is source:
         return func(tensor, *rest or [tensor.dtype] * ("dtype" not in kwargs), **kwargs)
     if source is Place.NOWHERE:
-        raise NotImplementedError(
-            "Cannot copy out of meta tensor; no data!"
-        )  # torch's words: Module.to reads them
+        # torch's words: Module.to reads them
+        raise NotImplementedError("Cannot copy out of meta tensor; no data!")
     if not tensor.is_meta:
         with mode.places.makes(place):
             return func(tensor, META, *rest, **kwargs)
@@ -327,9 +325,8 @@ def _set_data(mode, func, args, kwargs):
         mode.before_write(tensor)
         return func(tensor, data)
     needs_grad = tensor.requires_grad
-    torch._C._swap_tensor_impl(
-        tensor, data.detach()
-    )  # the object stays: ties and optimizers hold it
+    # the object stays: ties and optimizers hold it
+    torch._C._swap_tensor_impl(tensor, data.detach())
     return tensor.requires_grad_(needs_grad) if needs_grad else None
 
 

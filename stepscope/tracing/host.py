@@ -161,10 +161,8 @@ class Moved(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple:
         places, place, dtype = ctx.back
-        with (
-            torch._C.DisableTorchFunction(),
-            places.makes(place),
-        ):  # else the card would be asked where the gradient is
+        # without this the card would be asked where the gradient is
+        with torch._C.DisableTorchFunction(), places.makes(place):
             if places.of(gradient) is place and gradient.dtype is dtype:
                 return gradient, None, None, None
             return aten._to_copy.default(gradient, dtype=dtype, device=META), None, None, None

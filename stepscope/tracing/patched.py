@@ -32,9 +32,8 @@ def asks_quietly(tracer, module):
     def quietly(propagator, schema):
         name, first = schema.op._opname, schema.args_schema[0] if schema.args_schema else None
         if name.endswith("_") and not name.startswith("_") and getattr(first, "tensor_meta", None):
-            return (
-                first.tensor_meta
-            )  # in place; run on a tensor of "cuda" some would look for a real one
+            # in place; run on a tensor of "cuda" some would look for a real one
+            return first.tensor_meta
         tracer.is_paused = True
         try:
             return ask(propagator, schema)

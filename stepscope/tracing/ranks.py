@@ -36,9 +36,8 @@ def join(
     backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None, *rest, **more
 ) -> None:
     """``init_process_group`` in a group that sends nothing, of as many ranks as the script or ``torchrun`` says."""
-    from torch.testing._internal.distributed.fake_pg import (
-        FakeStore,
-    )  # importing it makes the backend known
+    # importing it makes the backend known
+    from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if backend == "fake":
         return JOIN(backend, init_method, timeout, world_size, rank, store, *rest, **more)
@@ -71,9 +70,8 @@ def in_parallel(parallel, *args, **kwargs) -> None:
     """``DistributedDataParallel`` in a group that sends nothing, and has no result to give to DDP's own hook."""
     with_buckets(MAKE_PARALLEL)(parallel, *args, **kwargs)
     if dist.get_backend(parallel.process_group) == "fake":
-        from stepscope.program.sharded import (
-            sent_at_once,
-        )  # here, for FSDP's modules take long to import
+        # imported here, for FSDP's modules take long to import
+        from stepscope.program.sharded import sent_at_once
 
         parallel.register_comm_hook(None, sent_at_once)
 

@@ -133,9 +133,8 @@ class LeavesTheDisk(PermissionError, ValueError):
     """What a program was about to do would change the disk, past the scratch folder."""
 
     def __init__(self, what: str):
-        from stepscope.tracing.refusals import (
-            own_line,
-        )  # loads torch, which the commands that trace nothing lack
+        # loads torch, which the commands that trace nothing lack
+        from stepscope.tracing.refusals import own_line
 
         REFUSED.append(f"{own_line()}: {what}")
         super().__init__(
@@ -153,14 +152,12 @@ class ScratchDisk:
 
     def __init__(self):
         self.home = os.path.realpath(tempfile.mkdtemp(prefix="stepscope-"))
-        self.temp = (
-            f"{self.home}/tmp"  # what the program itself calls its folder for temporary files
-        )
+        # what the program itself calls its folder for temporary files
+        self.temp = f"{self.home}/tmp"
         self.started_in = self.cwd = REAL.getcwd()
         self.process, self.number = os.getpid(), 0
-        self.folders: dict[
-            int, tuple[str, tuple[int, int]]
-        ] = {}  # by file descriptor: of those that were opened
+        # by file descriptor: of those that were opened
+        self.folders: dict[int, tuple[str, tuple[int, int]]] = {}
         self.first: tuple[str, dict] | None = None
         self.given: set[str] = set()  # files that whoever traces may write
         self.start_anew()
@@ -356,9 +353,8 @@ class ScratchDisk:
         if old is not None and is_folder and self.names(target):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target)
         if self.is_outside(target) and is_folder and not self.is_outside(source):
-            raise OSError(
-                errno.EXDEV, os.strerror(errno.EXDEV), source
-            )  # as from disk to disk: shutil.move copies
+            # as from disk to disk: shutil.move copies
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source)
         above = self.room_for(target)
         if old is not None:
             self.remove(target)
@@ -1072,10 +1068,8 @@ def words_of(command: object) -> str:
 def prepare(disk: ScratchDisk, stack: ExitStack) -> None:
     """What else has to be otherwise while there is a scratch disk."""
     install_hook()
-    for name in (
-        "dbm.gnu",
-        "dbm.ndbm",
-    ):  # ``dbm.open`` loads one and opens with it in the same breath
+    # ``dbm.open`` loads one and opens with it in the same breath
+    for name in ("dbm.gnu", "dbm.ndbm"):
         with suppress(ImportError):
             import_module(name)
     disk.waiting = dict(LIBRARIES)

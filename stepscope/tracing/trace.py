@@ -126,9 +126,8 @@ class ScriptTracer(kit.Tracer):
     def __init__(self, device_type: str):
         self.known, self.places = KnownValues(), Places()
         self.is_paused, self.progress = False, Progress()
-        self.on_update: Callable[[], None] | None = (
-            None  # a script's, which may write over its weights itself
-        )
+        # a script's, which may write over its weights itself
+        self.on_update: Callable[[], None] | None = None
         super().__init__(device_type)
 
     def forget(self) -> None:
@@ -158,9 +157,8 @@ class ScriptTracer(kit.Tracer):
 
     def run(self, func, args, kwargs, frame):
         """In inference mode a composite operation comes whole; what is of the host stays there."""
-        if (
-            place_named(kwargs.get("device")) is Place.CARD
-        ):  # torch's own code may ask for the card below all rules
+        # torch's own code may ask for the card below all rules
+        if place_named(kwargs.get("device")) is Place.CARD:
             with self.places.makes(Place.CARD):
                 return self.run(func, args, kwargs | {"device": META}, frame)
         if torch.is_inference_mode_enabled():
@@ -237,9 +235,8 @@ class ScriptTracer(kit.Tracer):
         out = torch.empty_strided(
             real.shape, real.stride(), dtype=real.dtype, device=args[0].device
         )
-        return (
-            real if has_values(out) else out
-        )  # torch's DeviceMesh puts the fake tensors' mode aside
+        # torch's DeviceMesh puts the fake tensors' mode aside
+        return real if has_values(out) else out
 
     def block_of(self, tensor: Tensor) -> int | None:
         """The block of a tensor; a sparse one, which has no storage, is refused."""
@@ -324,9 +321,8 @@ class ScriptTracer(kit.Tracer):
             tensors = list(tensors_in(tensors))
             if part == "trained":
                 unseen = [t for t in tensors if self.is_counted(t) and self.block_of(t) is None]
-                if any(
-                    t.untyped_storage().nbytes() for t in unseen
-                ):  # FSDP's are empty between uses
+                # FSDP's are empty between uses
+                if any(t.untyped_storage().nbytes() for t in unseen):
                     raise OutsideBuild
             blocks = {self.block_of(tensor) for tensor in tensors}
         getattr(self.log, part).update(blocks - {None})
@@ -350,9 +346,8 @@ def recording(device: str, *, starts_in_host: bool = False):
         # A real tensor is the host's, which the CPU's rules alone count.
         stack.enter_context(watching_threads(lambda tensor: device == "cpu" or tensor.is_meta))
         tracer.known, tracer.about_number = mode.known, mode.about_number
-        tracer.places = getattr(
-            mode, "places", tracer.places
-        )  # a CPU's mode has none: nothing moves
+        # a CPU's mode has none: nothing moves
+        tracer.places = getattr(mode, "places", tracer.places)
         mode.before_write = tracer.before_write
         stack.enter_context(
             patch.object(torch, "compile", functools.partial(as_compiled, tracer, torch.compile))

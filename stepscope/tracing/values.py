@@ -144,9 +144,8 @@ class KnownValues:
 
     def rows_kept(self, func, args: tuple) -> int | None:
         """How many rows a mask keeps of a tensor that nobody knows, where the mask itself is known."""
-        if (
-            func._opname == "bincount"
-        ):  # a larger value than the program reckons with would make more bins
+        # a larger value than the program reckons with would make more bins
+        if func._opname == "bincount":
             return args[2] if len(args) > 2 and args[2] else None
         masks = (
             [args[1]]
@@ -428,9 +427,8 @@ def has_values(tensor: Tensor) -> bool:
 
 def no_value(tensor: Tensor) -> float:
     """What stands for a value that nobody knows."""
-    return (
-        1.0 if tensor.is_floating_point() or tensor.is_complex() else 0
-    )  # finite: ``if isnan(loss): exit`` goes on
+    # finite: ``if isnan(loss): exit`` goes on
+    return 1.0 if tensor.is_floating_point() or tensor.is_complex() else 0
 
 
 def storage_key(tensor: Tensor) -> int:

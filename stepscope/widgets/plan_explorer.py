@@ -71,9 +71,8 @@ class PlanExplorer(Explorer, verdict=(130,), status=(225, 76, 175, 105)):
         """The staircase, the chosen plan framed; it in words."""
         job = model, card, tokens_per_step, seq_len, num_cards
         found = plans_for(*job)
-        if (
-            job != self.job
-        ):  # hundreds of points are drawn once a job; each plan frames another of them
+        # hundreds of points are drawn once a job; each plan frames another of them
+        if job != self.job:
             title = f"{model} on {num_cards} × {card}, {tokens_per_step:,} tokens a step"
             self.job, self.chart = job, plans_figure(found, title)
         allowed = allowed_by(found, gives_up)

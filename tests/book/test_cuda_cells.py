@@ -175,9 +175,8 @@ def test_what_prints_a_card_s_own_figures_is_not_compared(path):
         if cell["cell_type"] == "markdown" or not cell["outputs"] or "setup" in tags:
             continue
         words = ("give_back()", "capped_card(", "is_available()")
-        if cell["id"] != "te-cell" and any(
-            word in "".join(cell["source"]) for word in words
-        ):  # that needs a library
+        # that needs a library
+        if cell["id"] != "te-cell" and any(word in "".join(cell["source"]) for word in words):
             assert "nbval-ignore-output" in tags, cell["id"]
 
 

@@ -51,9 +51,8 @@ def test_a_trace_misses_scratch_that_no_operation_returns():
         traced, measured = (
             of(attends, device="cpu", steps=1) for of in (trace_memory, measure_memory)
         )
-    assert (
-        traced.peak_bytes >= 2 * 2 * 8 * 512 * 64 * 4
-    )  # the operand and the result: no tensor is missed
+    # the operand and the result: no tensor is missed
+    assert traced.peak_bytes >= 2 * 2 * 8 * 512 * 64 * 4
     assert traced.peak_bytes + 64 * 512 * 4 <= measured.peak_bytes
     assert (
         "may miss a kernel's scratch and a library's workspace"

@@ -163,9 +163,8 @@ def test_the_second_spike_of_the_film():
         "aten.embedding_dense_backward.default",
         "aten.add.Tensor",
     ]
-    assert (
-        len(heights) - heights.index((second, number)) == 3
-    )  # two frees after it the backward is over
+    # two frees after it the backward is over
+    assert len(heights) - heights.index((second, number)) == 3
 
 
 def too_low(model, precision) -> float:

@@ -106,9 +106,8 @@ def test_ranks_keep_and_send_what_the_formula_says(dry_run):
             numbers[f"{way}, measured_peak_bytes"], rel=0.005
         )
         assert numbers[f"{way}, losses off one process's by"] < 1e-5
-    assert (
-        numbers["ZeRO-3, reduce_scatter_bytes"] == numbers["DDP, allreduce_bytes"]
-    )  # the gradient, once
+    # the gradient, once
+    assert numbers["ZeRO-3, reduce_scatter_bytes"] == numbers["DDP, allreduce_bytes"]
 
 
 def test_one_card_makes_no_ranks(monkeypatch):
@@ -219,9 +218,8 @@ def test_a_pretended_card_is_named_in_the_files_and_costs_a_line_for_each_thing_
         "9.0",
     )
     assert card.numbers["table_bytes"] == pytest.approx(150_110_011_392, rel=0.001)
-    assert (
-        not {"clock_khz", "nvidia_smi_total_bytes"} & card.numbers.keys()
-    )  # what it does not tell is left out
+    # what it does not tell is left out
+    assert not {"clock_khz", "nvidia_smi_total_bytes"} & card.numbers.keys()
     lines = [
         line.partition(":")[0] for line in capsys.readouterr().err.splitlines() if ": " in line
     ]

@@ -59,9 +59,8 @@ def test_table_2(model):
     assert layer_bytes(model, "tensor") == sbh * (10 + Fraction(24, t) + square / t)  # equation 2
     assert layer_bytes(model, BOTH) == sbh * (34 + square) / t  # equation 4
     assert layer_bytes(model, "tensor", "selective") == sbh * (10 + Fraction(24, t))
-    assert layer_bytes(model, BOTH, "selective") == Fraction(
-        34 * sbh, t
-    )  # equation 6, a layer of it
+    # equation 6, a layer of it
+    assert layer_bytes(model, BOTH, "selective") == Fraction(34 * sbh, t)
     assert layer_bytes(model, "none", "full") == layer_bytes(model, BOTH, "full") == 2 * sbh
 
 
@@ -115,20 +114,16 @@ def test_section_6_1_each_technique_halves_and_both_leave_a_fifth():
     of = {kind: [share for (k, _), share in shares.items() if k == kind] for kind, _ in shares}
     assert [round(share) for share in of[BOTH, "none"]] == [67, 62, 58]
     assert [round(share) for share in of["tensor", "selective"]] == [49, 57, 62]
-    assert [round(share, 1) for share in of[BOTH, "selective"]] == [
-        16.1,
-        18.5,
-        20.2,
-    ]  # 20 %, not quite under
+    # 20 %, not quite under
+    assert [round(share, 1) for share in of[BOTH, "selective"]] == [16.1, 18.5, 20.2]
     assert [round(share) for share in of[BOTH, "full"]] == [8, 9, 10]
     assert all(round(100 / share) in (5, 6) for share in of[BOTH, "selective"])
 
 
 @each_model
 def test_section_6_1_twice_the_memory_of_full_recomputation(model):
-    assert (
-        round(layer_bytes(model, BOTH, "selective") / layer_bytes(model, BOTH, "full"), 1) == 2.1
-    )  # "only ~2x"
+    # "only ~2x"
+    assert round(layer_bytes(model, BOTH, "selective") / layer_bytes(model, BOTH, "full"), 1) == 2.1
 
 
 # Operations.

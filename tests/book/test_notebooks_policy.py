@@ -202,9 +202,8 @@ def short_cells(notebook):
             len(source_of(cell).rstrip().splitlines()),
             "setup" in cell["metadata"].get("tags", []),
         )
-        is_of_card = cell["id"].startswith(
-            "card-"
-        )  # a whole program that one would copy, with and without a card
+        # a whole program that one would copy, with and without a card
+        is_of_card = cell["id"].startswith("card-")
         lengths += [] if is_setup or is_of_card else [lines]
         if lines > (
             most := MOST_SETUP_LINES if is_setup else MOST_CARD_LINES if is_of_card else MOST_LINES
@@ -399,9 +398,8 @@ def size_of_a_chapter(notebook):
         return
     cells = sum(not is_exercise(cell) for cell in notebook["cells"])
     words = word_count(notebook)
-    is_full = re.match(
-        r"# ([1-9]|10) ", source_of(notebook["cells"][0])
-    )  # not 00, 11, 12 or an appendix
+    # not 00, 11, 12 or an appendix
+    is_full = re.match(r"# ([1-9]|10) ", source_of(notebook["cells"][0]))
     least_cells, least_words = (35, 2000) if is_full else (1, 1)
     if not least_cells <= cells <= 80:
         yield f"{cells} cells besides the exercises; {least_cells} to 80"

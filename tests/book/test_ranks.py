@@ -40,9 +40,8 @@ def test_every_way_has_the_gradient_and_the_loss_of_one_process(two):
     for way, row in two["ways"].items():
         assert row["difference"] < 1e-12, way
         assert row["losses"] == pytest.approx(row["oracle"], rel=1e-12), way
-    assert any(
-        f"/{len(two['ways'])} [" in words for words in two["said"]
-    )  # asked once a second: not of every way
+    # asked once a second: not of every way
+    assert any(f"/{len(two['ways'])} [" in words for words in two["said"])
     assert not ranks_of(os.getpid())
 
 

@@ -176,9 +176,8 @@ def test_clipping_finds_no_gradient_of_an_optimizer_on_the_host():
     left, groups = [], []
 
     def build():
-        model = nn.Sequential(
-            nn.Linear(64, 256), nn.Linear(256, 8)
-        ).cuda()  # 16,384, 256, 2,048 and 8 values
+        # 16,384, 256, 2,048 and 8 values
+        model = nn.Sequential(nn.Linear(64, 256), nn.Linear(256, 8)).cuda()
         optimizer = offload(
             model.parameters(), torch.optim.AdamW, fused=True, offload_gradients=True
         )

@@ -48,9 +48,8 @@ def test_axe_finds_nothing_in_any_panel_in_light_and_dark(page, lab):
         "book.QuestionCards(book.load_questions())",
     ]
     write_notebook(lab["folder"] / "axe.ipynb", IMPORTS, *calls)
-    page.set_viewport_size(
-        {"width": 1400, "height": 20_000}
-    )  # JupyterLab attaches no cell that is out of view
+    # JupyterLab attaches no cell that is out of view
+    page.set_viewport_size({"width": 1400, "height": 20_000})
     open_and_run(page, lab, "axe.ipynb")
     panels = page.locator(PANEL)
     assert panels.count() == len(calls) > 10

@@ -126,9 +126,8 @@ def test_C120(figures):
 def test_C121(figures):
     for name, dtype in (("e4m3", E4M3), ("e5m2", E5M2)):
         assert figures[f"{name}_digits"] == to_digits(decimal_digits(dtype), 2)
-        assert figures[f"{name}_values"] == 1 / float(
-            ml_dtypes.finfo(dtype).eps
-        )  # they lie evenly from 1 up to 2
+        # they lie evenly from 1 up to 2
+        assert figures[f"{name}_values"] == 1 / float(ml_dtypes.finfo(dtype).eps)
     assert figures["e5m2_digits"] < figures["e4m3_digits"]
     figures.settle(lowest=figures["e4m3_digits"] < figures["e5m2_digits"])
 

@@ -203,12 +203,11 @@ def test_C192(figures):
     block.eval()
     assert figures["eval"] == saved_bytes(lambda: block(x, shared), own)
     block.train()
-    assert figures["eval"] == saved_bytes(
-        lambda: block(x, shared), own
-    )  # without dropout no difference
+    # without dropout no difference
+    assert figures["eval"] == saved_bytes(lambda: block(x, shared), own)
     figures.settle(
-        no_grad=saved_bytes(lambda: block(x, shared), own)
-        > figures["no_grad"],  # in training it saves
+        # in training it saves
+        no_grad=saved_bytes(lambda: block(x, shared), own) > figures["no_grad"],
         eval_mode=figures["eval"] == figures["no_grad"],
     )
 
@@ -398,9 +397,8 @@ def test_C208(figures):
     torch.autograd.grad(checkpoint(layer, x, **NON_REENTRANT).sum(), x)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert not checkpoint(
-            layer, x.detach(), **REENTRANT
-        ).requires_grad  # the weights would get no gradient
+        # the weights would get no gradient
+        assert not checkpoint(layer, x.detach(), **REENTRANT).requires_grad
     assert any("Gradients will be None" in str(warning.message) for warning in caught)
     assert checkpoint(layer, x.detach(), **NON_REENTRANT).requires_grad
     figures.settle(
@@ -416,9 +414,8 @@ def test_C209(figures):
         again_percent(replace(GPT2, dropout=0.1), **NON_REENTRANT), figures["dropout_percent"]
     )
     linear, other = nn.Linear(8, 8), nn.Linear(8, 8)
-    needless_first = lambda x: (
-        linear(x) + torch.tanh(other(x))
-    )  # linear(x) itself no backward needs
+    # linear(x) itself no backward needs
+    needless_first = lambda x: linear(x) + torch.tanh(other(x))
 
     def needless_last(x: Tensor) -> Tensor:
         kept = torch.tanh(other(x))
@@ -443,13 +440,11 @@ def test_C210(figures):
     assert any(
         "use_reentrant parameter should be passed explicitly" in str(w.message) for w in caught
     )
-    with pytest.raises(
-        RuntimeError, match=r"incompatible with \.grad\(\)"
-    ):  # it took the reentrant one
+    # the reentrant one was taken
+    with pytest.raises(RuntimeError, match=r"incompatible with \.grad\(\)"):
         torch.autograd.grad(y.sum(), x)
-    assert (
-        "In version\n        2.9 we will raise an exception" in checkpoint.__doc__
-    )  # and 2.13 does not
+    # 2.13 does not raise it
+    assert "In version\n        2.9 we will raise an exception" in checkpoint.__doc__
     how = hugging_face_checkpoint().keywords
     in_torch = inspect.signature(checkpoint).parameters["use_reentrant"].default
     figures.settle(in_transformers=how["use_reentrant"] is False, in_torch=in_torch is False)

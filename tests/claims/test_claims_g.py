@@ -133,9 +133,8 @@ def printed_loop(num_batches: int, N: int) -> tuple[int, bool]:
 def test_C225(figures):
     steps, is_left = printed_loop(figures["batches"], figures["window"])
     assert steps == figures["steps"] and is_left and figures["batches"] == 10
-    assert (
-        -(-figures["batches"] // figures["window"]) == figures["steps"] + 1
-    )  # with the rest as a window
+    # the rest is a window too
+    assert -(-figures["batches"] // figures["window"]) == figures["steps"] + 1
     figures.settle(whole_windows=not printed_loop(8, 4)[1], a_rest=not is_left)
 
 

@@ -279,9 +279,8 @@ def test_C268(figures):
     driver = Driver(10 * GIB)
     jobs = [CachingAllocator(driver=driver) for _ in range(figures["jobs"])]
     assert figures["percent"] == round(100 * figures["fraction"] * len(jobs))
-    assert (
-        figures["fraction"] * driver.capacity_bytes > 6 * GIB
-    )  # what each asks for is within its own limit
+    # what each asks for is within its own limit
+    assert figures["fraction"] * driver.capacity_bytes > 6 * GIB
     jobs[0].malloc(6 * GIB)
     with pytest.raises(OutOfMemory):
         jobs[1].malloc(6 * GIB)

@@ -239,9 +239,8 @@ def test_C293(figures):
     except OutOfMemory:
         armed = len(allocator.trace)  # a recorder that starts here sees what follows
     assert len(allocator.trace) == armed
-    assert figures["peak_mib"] == in_mib(
-        allocator.peak["allocated"]
-    )  # the counters were there all the time
+    # the counters were there all the time
+    assert figures["peak_mib"] == in_mib(allocator.peak["allocated"])
     figures.settle(armed_before=armed > 0, armed_after=len(allocator.trace) - armed > 0)
 
 

@@ -36,9 +36,8 @@ def at_rest(stage: int, ranks: int) -> float:
 def kept(stage: int, ranks: int) -> dict[str, float]:
     """Bytes a parameter of weights, gradients and states after PyTorch's own step, on one traced rank in fp32."""
     with one_rank_of(ranks):
-        layout = Layout(
-            stage=stage, dp_size=ranks, gradient_as_bucket_view=stage == 0
-        )  # no second copy to send from
+        # no second copy to send from
+        layout = Layout(stage=stage, dp_size=ranks, gradient_as_bucket_view=stage == 0)
         timeline = trace_script(sharded_build(SETUP, layout))
     parts = timeline.at("optimizer", step=2).parts
     return {

@@ -308,9 +308,8 @@ def test_C361(figures):
 @cache
 def four_bit_bytes(rest: torch.dtype) -> int:
     """Llama-2-7B with the matrices of its blocks in NF4 and all else in ``rest``, against memkit's states."""
-    in_blocks = 32 * (
-        4 * 4096 * 4096 + 3 * 4096 * 11008
-    )  # Touvron et al. 2023: layers, hidden size, MLP
+    # Touvron et al. 2023: layers, hidden size, MLP
+    in_blocks = 32 * (4 * 4096 * 4096 + 3 * 4096 * 11008)
     by_hand = in_blocks * (4 + 8 / 64 + 32 / (64 * 256)) / 8 + rest.itemsize * (
         parameters_of(LLAMA_2_7B) - in_blocks
     )

@@ -13,9 +13,8 @@ CARD = CARDS["RTX 3090"]
 
 def test_expected_is_what_a_plan_plans_with():
     """A step whose tensors and workspaces fill the planned room to the byte has nothing to spare."""
-    workspaces = (
-        2 * 8_519_680
-    )  # cuBLAS's ":4096:2:16:8" for the forward's and the backward's thread
+    # cuBLAS's ":4096:2:16:8" for the forward's and the backward's thread
+    workspaces = 2 * 8_519_680
     assert fit_on(CARD, planned_room(CARD.memory_bytes) - workspaces).expected_bytes == 0
 
 

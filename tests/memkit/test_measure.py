@@ -41,9 +41,8 @@ def test_each_part_of_a_known_program(known):
     assert known.source == "measured" and known.device == "cpu"
     assert known.at("init").parts == dict.fromkeys(PARTS, 0) | {"weights": weight}
     forward = known.at("forward", step=1)
-    assert (
-        forward.weights == weight and forward.activations == 4 * 1000 + 4 + 4
-    )  # x, the sum, its gradient
+    # x, the sum, its gradient
+    assert forward.weights == weight and forward.activations == 4 * 1000 + 4 + 4
     assert known.at("backward", step=1).gradients == weight
     assert known.at("zero_grad", step=1).optimizer_states == weight
     assert (

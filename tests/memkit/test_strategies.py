@@ -100,9 +100,8 @@ def test_selective_recomputation_is_a_third_of_what_the_paper_prints():
     setup = paper_setup(MODEL_175B)
     flops, batches = step_flops(setup, CORE), MODEL_175B.global_batch_size
     assert batches * (flops.forward + flops.backward) == model_flops(MODEL_175B)
-    assert 2 * batches * flops.recomputed == recomputed_flops(
-        MODEL_175B
-    )  # stops before the weighted sum
+    # stops before the weighted sum
+    assert 2 * batches * flops.recomputed == recomputed_flops(MODEL_175B)
     no_stop = step_flops(setup, replace(CORE, stops_early=False))
     assert batches * no_stop.recomputed == recomputed_flops(MODEL_175B)
 
@@ -110,9 +109,8 @@ def test_selective_recomputation_is_a_third_of_what_the_paper_prints():
 def test_a_policy_keeps_what_it_names():
     names = [p.name for p in saved_products(LLAMA, SAVE_EVERY_SECOND)]
     assert names == ["query", "value", "attention", "gate", "down"]
-    assert [
-        p.name for p in saved_products(GPT2, policy("mm alone", "mm"))
-    ] == []  # linear layers with a bias are addmm
+    # linear layers with a bias are addmm
+    assert [p.name for p in saved_products(GPT2, policy("mm alone", "mm"))] == []
     assert [p.op for p in saved_products(GPT2, SAVE_PRODUCTS)] == [
         "addmm",
         "attention",
@@ -130,9 +128,8 @@ def test_a_policy_pays_for_what_it_does_not_save():
     assert less == LLAMA.model.num_layers * core
     added = blocks_ledger(LLAMA, SAVE_ATTENTION).num_bytes - blocks_ledger(LLAMA, FULL).num_bytes
     tokens, model = LLAMA.tokens_per_micro_batch, LLAMA.model
-    per_layer = (
-        2 * tokens * model.query_size + 4 * tokens * model.num_heads + 3 * 8
-    )  # output, log-sum-exp, seeds
+    # output, log-sum-exp, seeds
+    per_layer = 2 * tokens * model.query_size + 4 * tokens * model.num_heads + 3 * 8
     assert added == model.num_layers * per_layer
 
 
@@ -268,9 +265,8 @@ def test_the_code_that_is_shown_saves_what_it_says_under_every_kernel(kernel, bi
         assert again[linear] == linears_again
     assert run_again(FULL, kernel, bias)[linear] == 4
     products = run_again(SAVE_PRODUCTS, kernel, bias)[aten.bmm.default]
-    assert products == (
-        2 if kernel == "math" else 0
-    )  # scores and weighted sum: no policy of the book saves them
+    # scores and weighted sum: no policy of the book saves them
+    assert products == (2 if kernel == "math" else 0)
 
 
 def test_bad_strategies_say_what_is_allowed():

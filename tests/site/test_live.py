@@ -88,9 +88,8 @@ def differences(answered: dict, expected: dict) -> list:
         for fact, value in wanted.items():
             shown = answered[name].get(fact)
             is_no_frame = name == "frame" and (shown, value) == ("<style></style>", "")
-            is_silent = name == "more" and value.endswith(
-                '"></div></div>'
-            )  # nobody here pauses for advice
+            # nobody here pauses for advice
+            is_silent = name == "more" and value.endswith('"></div></div>')
             if shown != value and not is_no_frame and not is_silent:
                 found.append((name, fact, str(shown)[:300], str(value)[:300]))
     return found
@@ -446,9 +445,8 @@ def test_without_a_network_a_panel_shows_no_answer_to_two_controls_and_starts_py
         breaks("live/")
     place.get_by_text("could not be started").wait_for()
     assert not place.locator(".memkit-view svg").first.is_visible()
-    place.locator("select[data-id=precision]").select_option(
-        index=opening
-    )  # back to what was drawn ahead
+    # back to what was drawn ahead
+    place.locator("select[data-id=precision]").select_option(index=opening)
     page.wait_for_function("!document.querySelector('.panel').matches('.is-stale, .is-failed')")
     reader.move("model", 1)
     assert panel_shows(place, reader)

@@ -307,11 +307,8 @@ def test_a_phone_has_the_page_s_own_contents_and_a_heading_its_address(page, add
 def test_on_paper_solutions_and_hints_stay_folded(page, address):
     page.goto(f"{address}01_memory_breakdown.html")
     page.emulate_media(media="print")
-    kept = [
-        "Hint 1",
-        "Hint 2",
-        "Solution",
-    ]  # what a fold hides is known to Chromium a frame after the style is
+    # what a fold hides is known to Chromium a frame after the style is
+    kept = ["Hint 1", "Hint 2", "Solution"]
     others = (
         f"kept => ({UNFOLDED})().every(([words, is_shown]) => is_shown || kept.includes(words))"
     )

@@ -82,7 +82,10 @@ def judge_loop(answer) -> str | None:
     if torch.float32 in seen:
         return "Nothing is stale now, and nothing is BF16 either: autocast is gone. Keep it around the forward."
     if _same_weights(model, _regression()[0]):
-        return "The weights are those of the start: nothing learns. Are backward, step and zero_grad there, in this order?"
+        return (
+            "The weights are those of the start: nothing learns. "
+            "Are backward, step and zero_grad there, in this order?"
+        )
     stale, _, stale_model = _trained(around_all)
     if _alike(given, wanted) and _same_weights(model, reference):
         return None

@@ -109,10 +109,8 @@ def test_nvfp4_keeps_every_e2m1_value_as_in_nvidias_own_test() -> None:
         ("mxfp6_e2m3", 6.25),
         ("mxfp4", 4.25),
         ("nvfp4", 4.5),  # NVIDIA 2025, arXiv:2509.25149: one 8-bit scale for 16 values
-        (
-            "nf4_block64",
-            4.5,
-        ),  # Dettmers et al. 2023, section 3: 32 / 64 = 0.5 bits of constants per value
+        # Dettmers et al. 2023, section 3: 32 / 64 = 0.5 bits of constants per value
+        ("nf4_block64", 4.5),
         ("float8_1x128", 8.25),
         ("float8_128x128", 8 + 32 / 128**2),
         ("int4_group128", 4.125),

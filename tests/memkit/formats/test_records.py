@@ -46,9 +46,8 @@ def test_facts_equal_torch_finfo_but_for_one_wrong_eps(name: str) -> None:
         torch.tensor(1 + ours.eps / 2, dtype=torch.float64).to(getattr(torch, name)).double().item()
     )
     assert one_up == 1 + ours.eps
-    assert half_up == (
-        2.0 if name == "float8_e8m0fnu" else 1.0
-    )  # a tie goes to even; one digit has no even
+    # a tie goes to even; one digit has no even
+    assert half_up == (2.0 if name == "float8_e8m0fnu" else 1.0)
     assert theirs.eps == (0.125 if name == "float8_e5m2fnuz" else ours.eps)
 
 
@@ -106,9 +105,8 @@ def test_nf4_is_torchaos_table_which_keeps_four_decimals() -> None:
     weight = torch.linspace(-1, 1, 4096)
     table = nf4_tensor.from_tensor(weight, 64, 16).nf4
     assert torch.tensor(FORMATS["nf4"].table).round(decimals=4).tolist() == table.tolist()
-    assert np.float32(FORMATS["nf4"].table).tolist() == list(
-        FORMATS["nf4"].table
-    )  # what float32 can hold
+    # what float32 can hold
+    assert np.float32(FORMATS["nf4"].table).tolist() == list(FORMATS["nf4"].table)
 
 
 def test_integers_are_twos_complement() -> None:

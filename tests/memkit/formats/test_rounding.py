@@ -67,9 +67,8 @@ def test_the_inputs_are_what_they_are_said_to_be(one_in: int) -> None:
         count += x.size
         bits = x.view(np.uint32)
         patterns |= set(np.unique(bits & 0xFFFF).tolist())
-        assert (
-            np.unique(bits >> 16).size == 1 << 16
-        )  # every sign, exponent and upper mantissa bit; infinities; NaNs
+        # every sign, exponent and upper mantissa bit; infinities; NaNs
+        assert np.unique(bits >> 16).size == 1 << 16
     least = {1: (10**8, 1526), 13: (8 * 10**6, 125)}[one_in]
     assert count >= least[0] and len(patterns) >= least[1] and patterns >= set(CORNERS)
 
@@ -113,13 +112,8 @@ def both(x: list[float], name: str) -> tuple[list[int], list[int]]:
 
 
 def test_e4m3fn_overflow_ml_dtypes_says_nan_torch_depends_on_its_version() -> None:
-    x = [
-        464.0,
-        464.1,
-        1e9,
-        np.inf,
-        -np.inf,
-    ]  # 464 is the tie between 448 and the absent 480; it goes to 448
+    # 464 is the tie between 448 and the absent 480; it goes to 448
+    x = [464.0, 464.1, 1e9, np.inf, -np.inf]
     in_ml_dtypes, in_torch = both(x, "float8_e4m3fn")
     assert in_ml_dtypes == [0x7E, 0x7F, 0x7F, 0x7F, 0xFF]
     release = tuple(int(part) for part in torch.__version__.split(".")[:2])
@@ -345,9 +339,8 @@ def test_stochastic_rounding_is_right_on_average_and_hits_only_the_neighbours() 
         sigma = np.sqrt((x - below) * (above - x) / drawn.size)
         assert abs(drawn.mean() - x) < 5 * sigma
         alternatives = 5 * sigma / (above - below)
-        assert (
-            alternatives < 0.01
-        )  # the bound would notice a probability that is off by one percent
+        # the bound would notice a probability that is off by one percent
+        assert alternatives < 0.01
 
 
 # Properties.

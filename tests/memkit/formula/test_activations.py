@@ -92,9 +92,8 @@ def live_bytes(setup: TrainingSetup) -> int:
 def test_what_is_alive_when_backward_starts(setup, recomputation):
     """Hooks miss what a checkpoint holds by itself: the shared tables and the random number state."""
     setup = replace(setup, recomputation=recomputation)
-    python_numbers = 1 + setup.model.num_layers * (
-        setup.attention == "stored"
-    )  # loss divisor, 1/√d
+    # loss divisor, 1/√d
+    python_numbers = 1 + setup.model.num_layers * (setup.attention == "stored")
     expected = activation_bytes(setup) + autocast_cast_bytes(setup) + 8 * python_numbers
     assert live_bytes(setup) == expected
 

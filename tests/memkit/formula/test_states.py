@@ -86,9 +86,8 @@ def test_the_step_scalar_stays_on_the_host_unless_the_step_is_fused(
     monkeypatch, name, implementation, is_on_host
 ):
     adam = importlib.import_module("torch.optim.adam")
-    monkeypatch.setattr(
-        adam, "_device_dtype_check_for_fused", lambda parameter: None
-    )  # it refuses meta
+    # the fused step refuses meta
+    monkeypatch.setattr(adam, "_device_dtype_check_for_fused", lambda parameter: None)
     assert_step_scalar_is(is_on_host, OptimizerConfig(record=name, implementation=implementation))
 
 

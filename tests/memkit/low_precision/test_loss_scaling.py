@@ -30,9 +30,8 @@ def test_shares_are_counted_as_torch_holds_the_values(power):
     assert found.is_skipped == bool(held.isinf().any())
     finite = ~held.isinf()
     error = (held.double() - scaled).abs()[finite] / scaled.abs()[finite]
-    assert found.value_error == pytest.approx(
-        error.mean().item(), rel=1e-6
-    )  # torch rounds twice, by way of float32
+    # torch rounds twice, by way of float32
+    assert found.value_error == pytest.approx(error.mean().item(), rel=1e-6)
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan")])

@@ -51,14 +51,12 @@ def test_formula_traced_and_measured_agree(precision):
     num_tensors = 28
     steps = 4 * num_tensors if not (precision.master_dtype or precision.remainder_dtype) else 0
     formula = sum(state_bytes(setup.model, precision, setup.optimizer).values())
-    assert (
-        formula + steps == states_of(traced) == states_of(measured)
-    )  # torch's step counts: 4 B a tensor
+    # torch's step counts: 4 B a tensor
+    assert formula + steps == states_of(traced) == states_of(measured)
     assert sum(bytes_per_parameter(precision, ADAMW).values()) == PUBLISHED[precision.name]
     if "measure it there: aten.mm in 16 bits" in traced.provenance.get("left out", ""):
-        assert (
-            traced.peak_bytes <= measured.peak_bytes
-        )  # the head's product, for which oneDNN may pack its factors
+        # the head's product, for which oneDNN may pack its factors
+        assert traced.peak_bytes <= measured.peak_bytes
     else:
         assert traced.peak_bytes == measured.peak_bytes
 

@@ -145,9 +145,8 @@ def test_delayed_scaling_is_transformer_engine_s_rule(length, margin):
         if length > 1:
             slots = torch.roll(slots, -1, 0)
         slots[0] = 0
-        sf = torch.div(torch.tensor(448.0), wanted) / (
-            2**margin
-        )  # 448.0 / tensor would be 448 * (1 / tensor)
+        # 448.0 / tensor would be 448 * (1 / tensor)
+        sf = torch.div(torch.tensor(448.0), wanted) / (2**margin)
         sf = torch.where(wanted > 0, sf, scale)
         sf = torch.where(torch.isfinite(wanted), sf, scale)
         scale = torch.where(
@@ -206,13 +205,8 @@ def outlier_error(element: str, scaling: str, size: float, rows: int = 256) -> f
         (E4M3, "tensor", 1e5, 45, 0.1),
         (E5M2, "tensor", 1e5, 5.3, 0.01),
         (E4M3, "mx", 1e5, 6.8, 0.02),
-        (
-            E4M3,
-            "1x128",
-            1e5,
-            9.0 * 2**0.5,
-            0.1,
-        ),  # theirs is exact: factors cut to powers of two cost a half more
+        # theirs is exact: factors cut to powers of two cost a half more
+        (E4M3, "1x128", 1e5, 9.0 * 2**0.5, 0.1),
     ],
 )
 def test_errors_of_the_outlier_experiment(element, scaling, size, percent, within):

@@ -112,19 +112,16 @@ def test_what_each_operation_saves_on_cuda():
     with pretend_cuda():
         rows = on_card(4, 8)
         assert saved_bytes(lambda t: F.dropout(t, 0.1), rows) == 32  # one byte a value
-        assert (
-            saved_bytes(lambda t: F.layer_norm(t, (8,)), rows) == 2 * 4 * 4
-        )  # mean and 1/std, float32
+        # twice 4 bytes a row: mean and 1/std, float32
+        assert saved_bytes(lambda t: F.layer_norm(t, (8,)), rows) == 2 * 4 * 4
         assert saved_bytes(lambda t: F.rms_norm(t, (8,)), rows) == 4 * 4  # 1/rms, float32
-        assert (
-            saved_bytes(lambda t: F.rms_norm(t, (8,), on_card(8)), rows) == 4 * 4 + 2 * 8
-        )  # and the weight
+        # the weight is saved too
+        assert saved_bytes(lambda t: F.rms_norm(t, (8,), on_card(8)), rows) == 4 * 4 + 2 * 8
         assert saved_bytes(lambda t: F.gelu(t), rows) == 0
         q = on_card(2, 4, 64, 32)
         flash = 2 * 4 * 64 * 32 * 2 + 2 * 4 * 64 * 4  # the output, and the log-sum-exp in float32
-        assert (
-            saved_bytes(lambda t: F.scaled_dot_product_attention(t, t, t), q) == flash + 16 + 8
-        )  # random state
+        # 16 + 8: the random state
+        assert saved_bytes(lambda t: F.scaled_dot_product_attention(t, t, t), q) == flash + 16 + 8
 
 
 def attention_name(
@@ -268,12 +265,10 @@ def test_a_scaled_step_updates_the_weights():
         return step
 
     timeline = trace_memory(build)
-    assert timeline.at("zero_grad").optimizer_states == 2 * 4 * (
-        64 * 64 + 2 * 64
-    )  # biases rounded up to 512
-    assert any(
-        "_foreach_norm" in event.op for event in timeline.events
-    )  # clipping works on lists on CUDA
+    # biases rounded up to 512
+    assert timeline.at("zero_grad").optimizer_states == 2 * 4 * (64 * 64 + 2 * 64)
+    # clipping works on lists on CUDA
+    assert any("_foreach_norm" in event.op for event in timeline.events)
 
 
 @pytest.mark.parametrize(

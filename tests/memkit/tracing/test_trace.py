@@ -396,9 +396,8 @@ def test_a_model_larger_than_the_machine(model):
     count = count_parameters(setup.model)
     assert timeline.at("init").weights == 2 * count
     assert timeline.at("backward").gradients == 2 * count
-    assert (
-        timeline.at("zero_grad").optimizer_states == 4 * count
-    )  # the step counts stay in the host's memory
+    # the step counts stay in the host's memory
+    assert timeline.at("zero_grad").optimizer_states == 4 * count
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -515,9 +514,8 @@ def test_torch_is_as_it_was_afterwards(device, fails_in):
 
         return step
 
-    trace_memory(
-        build if fails_in is None else lambda: lambda: None, device=device, steps=1
-    )  # lazy imports
+    # lazy imports
+    trace_memory(build if fails_in is None else lambda: lambda: None, device=device, steps=1)
     before = state_of_torch()
     with pytest.raises(ZeroDivisionError) if fails_in else contextlib.nullcontext():
         trace_memory(build, device=device)

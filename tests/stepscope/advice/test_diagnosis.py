@@ -63,9 +63,8 @@ def test_a_trace_s_page_counts_workspaces_where_a_card_is_named():
         page.result.peak_allocated_bytes
         == replay_trace(trace, compute_capability=(9, 0)).peak_allocated_bytes
     )
-    assert (
-        page.result.peak_allocated_bytes >= without.result.peak_allocated_bytes + 32 * MIB
-    )  # one thread's at least
+    # one thread's at least
+    assert page.result.peak_allocated_bytes >= without.result.peak_allocated_bytes + 32 * MIB
     assert page.parts == without.parts  # a workspace is in no tensor
 
 
@@ -236,6 +235,5 @@ def test_gradients_that_stand_through_the_forward_are_seen_and_set_to_none():
     promised = {
         effect.change for effect in report_on(lambda: trained(set_to_none=False), steps=3).changes
     }
-    assert (SET_TO_NONE in promised) == (
-        before.peak_reserved_bytes > after.peak_reserved_bytes
-    )  # holes took it here
+    # holes took it here
+    assert (SET_TO_NONE in promised) == (before.peak_reserved_bytes > after.peak_reserved_bytes)

@@ -152,9 +152,8 @@ def test_freeing_twice_or_in_the_middle_is_refused():
 
 
 def test_a_refused_request_empties_the_cache_and_asks_again():
-    allocator = played(
-        "a=30 -a b=32", capacity_bytes=40 * MIB
-    )  # does not fit beside the cached 30 MiB
+    # does not fit beside the cached 30 MiB
+    allocator = played("a=30 -a b=32", capacity_bytes=40 * MIB)
     assert allocator.counts["num_alloc_retries"] == 1
     assert [event[0] for event in allocator.trace[-3:]] == [
         "segment_free",
@@ -289,9 +288,8 @@ def test_random_traces_keep_the_invariants(conf, seed, capacity_mib):
 
 
 def test_the_documented_workspace_sizes():
-    assert (
-        workspace_bytes((8, 6)) == 8_519_680
-    )  # the number of pytorch/pytorch#95668, seen on an A10G
+    # the number of pytorch/pytorch#95668, seen on an A10G
+    assert workspace_bytes((8, 6)) == 8_519_680
     assert workspace_bytes((9, 0)) == 32 * MIB
     for version, blackwell, thor in (
         ("2.11.0+cu128", 8_519_680, 8_519_680),

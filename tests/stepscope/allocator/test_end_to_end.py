@@ -63,9 +63,8 @@ def recorded_step(name: str) -> list[Event]:
 class Differences:
     """Every way in which two runs' events can differ, and how often they do."""
 
-    other_allocations: (
-        int  # bytes that one run asks for and the other does not, at this place of the order
-    )
+    # bytes that one run asks for and the other does not, at this place of the order
+    other_allocations: int
     other_frees: int  # gaps between two allocations in which not the same sizes are freed
     other_order: int  # gaps in which the same sizes are freed in another order
 

@@ -66,9 +66,8 @@ def without_actions(*actions: str) -> dict:
 @pytest.mark.parametrize("actions", [("alloc",), ("free_requested",), ("segment_alloc",)])
 def test_a_recording_without_births_frees_or_segments_is_refused(actions):
     snapshot = without_actions(*actions)
-    if actions == (
-        "segment_alloc",
-    ):  # what is there at the end stands, and the cache went back before
+    # what is there at the end stands, and the cache went back before
+    if actions == ("segment_alloc",):
         snapshot["segments"] = [s for s in snapshot["segments"] if s["allocated_size"]]
     with pytest.raises(ValueError, match="cannot be known; record without skip_actions"):
         read_snapshot(snapshot)

@@ -88,9 +88,8 @@ def test_pytorchs_viewer_reads_it(trace, conf):
         trace, AllocatorConfig(expandable_segments=bool(conf)), compute_capability=(8, 0)
     )
     snapshot = predicted_snapshot(predicted)
-    summary = _memory_viz.segsum(
-        snapshot
-    )  # it checks by itself that allocated and free sum to reserved
+    # segsum checks by itself that allocated and free sum to reserved
+    summary = _memory_viz.segsum(snapshot)
     assert f"segments: {len(snapshot['segments'])}" in summary
     assert f"total_reserved: {_memory_viz.Bytes(predicted.allocator.reserved_bytes)}" in summary
     text = _memory_viz.trace(snapshot)

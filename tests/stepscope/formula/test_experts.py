@@ -52,10 +52,8 @@ def test_a_block_keeps_what_transformers_own_keeps_whatever_is_chosen(precision)
     for parameter in block.parameters():
         torch.nn.init.normal_(parameter, std=0.02)
     tokens = torch.randn(2, 32, h, dtype=dtype)
-    for x in (
-        tokens,
-        tokens[:1, :1].expand(2, 32, h).contiguous(),
-    ):  # every token to its own experts, all to the same
+    # every token to its own experts, all to the same
+    for x in (tokens, tokens[:1, :1].expand(2, 32, h).contiguous()):
         x.requires_grad_()
         assert saved_bytes(lambda x=x: block(x), block.parameters()) == ours
 

@@ -28,9 +28,8 @@ def jobs():
         yield from (
             replace(job, precision=precision, recomputation="full") for precision in PRECISIONS
         )
-        yield replace(
-            job, precision=AUTOCAST_BF16, micro_batch_size=1, grad_accum_steps=2
-        )  # the forward is highest
+        # the forward is highest
+        yield replace(job, precision=AUTOCAST_BF16, micro_batch_size=1, grad_accum_steps=2)
         adapter = AdapterConfig(rank=16, targets=linear_layers(model))
         yield replace(job, precision=PURE_BF16, adapter=adapter, grad_accum_steps=2)
 

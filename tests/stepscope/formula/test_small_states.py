@@ -56,9 +56,8 @@ def make(name: str, parameters: dict[str, nn.Parameter]) -> list[torch.optim.Opt
         hidden = [p for n, p in parameters.items() if p.ndim == 2 and n.startswith("blocks.")]
         rest = [p for n, p in parameters.items() if not (p.ndim == 2 and n.startswith("blocks."))]
         return [torch.optim.Muon(hidden), torch.optim.AdamW(rest)]
-    if name == "Lion" and all(
-        p.dtype == torch.float32 for p in parameters.values()
-    ):  # its state is always float32
+    # Lion's state is always float32
+    if name == "Lion" and all(p.dtype == torch.float32 for p in parameters.values()):
         return [pytest.importorskip("bitsandbytes.optim").Lion32bit(parameters.values())]
     if name == "Lion":
         return [pytest.importorskip("timm.optim").Lion(parameters.values())]
@@ -101,17 +100,15 @@ def kept(optimizers: list[torch.optim.Optimizer]) -> Counter:
     ],
 )
 def test_states_are_those_of_the_real_optimizer(monkeypatch, name, model, precision):
-    monkeypatch.setattr(
-        torch, "compile", lambda function, **_: function
-    )  # torchao's step, as it is written
+    # torchao's step, as it is written
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     optimizers = make(name, real_parameters(model, getattr(torch, precision.weight_dtype)))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Paged optimizers are not supported on CPU")
         for optimizer in optimizers:
             optimizer.step()
-    assert is_paged(OPTIMIZERS[name]) == getattr(
-        optimizers[0], "is_paged", False
-    )  # bitsandbytes' own word
+    # bitsandbytes' own word
+    assert is_paged(OPTIMIZERS[name]) == getattr(optimizers[0], "is_paged", False)
     config, parameters = OptimizerConfig(record=OPTIMIZERS[name]), parameter_ledger(model)
     ours = [t for p in parameters for t in optimizer_tensors(p, precision, config)]
     assert Counter(
@@ -123,9 +120,8 @@ def test_a_paged_state_is_not_in_the_cards_own_memory_if_it_is_large():
     large = Parameter(name="large", shape=(1000, 100), kind="mlp")
     small = Parameter(name="small", shape=(1000, 99), kind="mlp")
     paged = OptimizerConfig(record=OPTIMIZERS["paged AdamW"])
-    assert not any(
-        is_paged(OPTIMIZERS[name]) for name in ("SGD", "SGD momentum", "AdamW")
-    )  # torch pages nothing
+    # torch pages nothing
+    assert not any(is_paged(OPTIMIZERS[name]) for name in ("SGD", "SGD momentum", "AdamW"))
     assert {t.is_in_host for t in optimizer_tensors(large, FP32, paged)} == {True}
     assert {t.is_in_host for t in optimizer_tensors(small, FP32, paged)} == {False}
 
@@ -157,12 +153,8 @@ def test_double_quantisation_costs_4_127_bits_a_weight():
         (LLAMA_2_7B, 16, ("query", "key", "value", "output"), 16_777_216),
         (LLAMA_2_7B, 8, ALL_SEVEN, 19_988_480),
         (LLAMA_2_7B, 16, ALL_SEVEN, 39_976_960),
-        (
-            LLAMA_2_7B,
-            8,
-            ("query", "value"),
-            4_194_304,
-        ),  # peft's default, "trainable params: 4,194,304"
+        # peft's default, "trainable params: 4,194,304"
+        (LLAMA_2_7B, 8, ("query", "value"), 4_194_304),
     ],
 )
 def test_published_counts(model, rank, targets, count):

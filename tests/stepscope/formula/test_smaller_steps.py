@@ -126,9 +126,8 @@ IN_4_BITS = replace(LLAMA, seq_len=256, adapter=AdapterConfig(base="nf4"))
 QLORA = [
     IN_4_BITS,
     replace(IN_4_BITS, recomputation=SAVE_PRODUCTS),  # no policy knows bitsandbytes' product
-    replace(
-        IN_4_BITS, precision=AUTOCAST_BF16
-    ),  # a product in float32, and all that comes out of it
+    # a product in float32, and all that comes out of it
+    replace(IN_4_BITS, precision=AUTOCAST_BF16),
     replace(
         IN_4_BITS,
         precision=AUTOCAST_FP16,

@@ -194,9 +194,8 @@ def assert_it_is_the_plan(plan, seen: dict) -> None:
     elif plan.layout is None:
         assert sum(p.numel() for p in trained) == count_parameters(setup.model)
         assert {p.dtype for p in trained} == {getattr(torch, setup.precision.weight_dtype)}
-    optimizer = seen.get("optimizer") or next(
-        iter(seen["optimizers"].values())
-    )  # in the backward each has its own
+    # in the backward each has its own
+    optimizer = seen.get("optimizer") or next(iter(seen["optimizers"].values()))
     names = {type(optimizer).__name__, *(c.__name__ for c in type(optimizer).__mro__)}
     wanted = {"kahan": "SixteenBitAdamW", "master": "SixteenBitAdamW"}.get(
         getattr(optimizer, "write", ""), ""

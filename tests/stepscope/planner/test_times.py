@@ -45,9 +45,8 @@ def test_passes_take_six_flops_a_parameter_and_token_and_recomputation_two_more(
     once = 6 * P * TOKENS * STEPS / TENSOR
     assert terms() == {"passes": pytest.approx(once, rel=0.01)}
     again = terms(recomputation=FULL)["passes"] / terms()["passes"]
-    flops_again = (2 * (P - 2 * HEAD)) / (
-        6 * (P - HEAD)
-    )  # the last product of a block stops early: a sixth of them
+    # the last product of a block stops early: a sixth of them
+    flops_again = (2 * (P - 2 * HEAD)) / (6 * (P - HEAD))
     assert again - 1 == pytest.approx(flops_again, rel=0.25) and again - 1 < flops_again
     half, spared = (
         terms(recomputation=way)["passes"] / terms()["passes"] - 1
@@ -69,9 +68,8 @@ def test_float32_does_without_tensor_cores():
     assert terms(precision=FP32)["passes"] == pytest.approx(
         6 * P * TOKENS * STEPS / 82.6e12, rel=0.01
     )
-    in_bf16 = seconds_by_term(SETUP, CARDS["T4"])[
-        "passes"
-    ]  # which its tensor cores do not multiply: 8.1 TFLOP/s
+    # a T4's tensor cores do not multiply it: 8.1 TFLOP/s
+    in_bf16 = seconds_by_term(SETUP, CARDS["T4"])["passes"]
     assert in_bf16 == pytest.approx(6 * P * TOKENS * STEPS / 8.1e12, rel=0.01)
 
 
@@ -111,9 +109,8 @@ def test_qlora_unpacks_its_weights_in_every_pass_of_every_micro_batch():
     lora = AdapterConfig(rank=16, targets=linear_layers(LLAMA_2_7B))
     plain, four = terms(adapter=lora), terms(adapter=replace(lora, base="nf4"))
     passes = 3 * plain["passes"] / terms()["passes"]
-    assert (
-        2 < passes < 2.2
-    )  # forward, and the gradients of what comes in, but not of frozen weights
+    # forward, and the gradients of what comes in, but not of frozen weights
+    assert 2 < passes < 2.2
     assert four["passes"] == plain["passes"] and set(plain) == {"passes"}
     assert four["unpacking"] == pytest.approx(STEPS * passes * P * (0.5 + 2) / HBM, rel=0.01)
 
@@ -147,9 +144,8 @@ def test_ranks_send_what_the_zero_paper_says(stage, whole):
     layout = Layout(stage=stage, dp_size=8, param_dtype="bfloat16" if sharded else None)
     found = terms(layout, precision=FP32 if sharded else AUTOCAST_BF16, grad_accum_steps=1)
     assert found["links"] == pytest.approx(whole * P * 7 / 8 / PCIE, rel=0.03)
-    assert found["passes"] == pytest.approx(
-        6 * P * TOKENS / TENSOR, rel=0.01
-    )  # in 16 bits, whatever the shards are
+    # in 16 bits, whatever the shards are
+    assert found["passes"] == pytest.approx(6 * P * TOKENS / TENSOR, rel=0.01)
 
 
 def test_cards_with_links_of_their_own_send_over_them():
@@ -173,8 +169,7 @@ def test_shards_on_the_host_come_once_or_twice_and_their_gradients_go_once(stage
     wide = terms(
         Layout(stage=stage, dp_size=8, offloads=True, param_dtype="bfloat16"), precision=FP32
     )
-    assert wide["shards"] == pytest.approx(
-        2 * found["shards"]
-    )  # cast only once they are on the card
+    # cast only once they are on the card
+    assert wide["shards"] == pytest.approx(2 * found["shards"])
     assert found["shards"] == pytest.approx(STEPS * crossings * 2 * P / 8 / PCIE, rel=0.01)
     assert found["host step"] == pytest.approx((2 + 2 * 2 + 2 * 4) * P / HOST, rel=0.01)

@@ -81,9 +81,8 @@ def test_a_model_config_has_as_many_parameters_or_is_refused_in_words(name):
     if config["model_type"] in FAMILIES:
         model = model_of_config(config)
         assert count_parameters(model) == published
-        for (
-            ours
-        ) in PUBLISHED_MODELS.values():  # a shape of ours that a config.json publishes is this one
+        # a shape of ours that a config.json publishes is this one
+        for ours in PUBLISHED_MODELS.values():
             if count_parameters(ours) == published:
                 assert replace(model, name=ours.name, max_seq_len=ours.max_seq_len) == ours
     else:

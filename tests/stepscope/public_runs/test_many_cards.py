@@ -130,10 +130,8 @@ def test_a_plain_layer_takes_what_ligers_benchmark_measured(
 def test_the_formula_and_two_constants_are_the_peak_of_one_card(model, batch, measured):
     words = {"precision": recipes.PURE_BF16, "seq_len": 4096, "recomputation": "full"}
     setup = TrainingSetup(model=model, micro_batch_size=batch, **words)
-    workspaces, mask = (
-        training_workspace_bytes((8, 0)),
-        8 * batch * 4096,
-    )  # tokens and labels are in the formula
+    # tokens and labels are in the formula
+    workspaces, mask = training_workspace_bytes((8, 0)), 8 * batch * 4096
     assert estimate_memory(setup).peak_bytes + workspaces + mask == pytest.approx(
         measured, rel=5e-5
     )
@@ -178,9 +176,8 @@ def test_the_stored_predictions_are_near_what_was_measured():
     for kind in ("full", "LoRA", "QLoRA", "GPTQ-LoRA"):
         alone = [run for run in PREDICTED if (run.kind, run.num_cards) == (kind, 1)]
         many = [run for run in PREDICTED if run.kind == kind and run.num_cards > 1]
-        within = [
-            0.0013 if "Mixtral" in run.model else 0.0002 for run in alone
-        ]  # what its router chose is not known
+        # what Mixtral's router chose is not known
+        within = [0.0013 if "Mixtral" in run.model else 0.0002 for run in alone]
         assert len(alone) >= 5 and all(
             abs(run.peak_error) < most for run, most in zip(alone, within, strict=True)
         )

@@ -42,10 +42,8 @@ def runs_of(of_set: str, half: str = "held") -> list:
         ("2848 372 9 bottleneck selu 1 0", 6_446_860),
         ("3567 528 9 gradual elu 0 0", 44_698_980),
         ("741 56 9 uniform leaky_relu 0 1", 5_003_288),
-        (
-            "1257 62 3 pyramid prelu 0 1",
-            1_048_979 + 3,
-        ),  # its count leaves the PReLUs' own parameters out
+        # its count leaves the PReLUs' own parameters out
+        ("1257 62 3 pyramid prelu 0 1", 1_048_979 + 3),
     ],
 )
 def test_an_mlp_has_the_parameters_that_its_authors_counted(config, parameters):
@@ -198,9 +196,8 @@ def test_medians_on_runs_that_nothing_was_fitted_to():
     assert statistics.median(errors["GPUMemNet MLPs"]) < 0.002
     assert statistics.median(errors["xMem CNNs"]) < 0.05
     assert max(errors["CS336 on a B200"]) < 0.006
-    encoders = [
-        abs(run.error) for run in ENDED_WELL if run.set == "GPUMemNet transformers"
-    ]  # no constant is theirs
+    # no constant is theirs
+    encoders = [abs(run.error) for run in ENDED_WELL if run.set == "GPUMemNet transformers"]
     assert (
         statistics.median(encoders) < 0.002
         and sum(error < 0.015 for error in encoders) == len(encoders) - 2

@@ -220,7 +220,8 @@ def test_only_what_was_traced_again_is_promised(report, capsys):
     text = LOOP.replace("torch.randn(8,", "torch.randn(8192,").replace(
         "torch.nn.Linear(1024, 1024)",
         (
-            "torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.GELU()) for _ in range(4)))"
+            "torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.GELU()) "
+            "for _ in range(4)))"
         ),
     )
     page, _ = report(text)
@@ -233,9 +234,8 @@ def test_only_what_was_traced_again_is_promised(report, capsys):
     Path("built.py").write_text(
         "\n".join(" " * n + line for n, line in zip(indents, built, strict=True))
     )
-    assert (
-        main(["report", "built.py:build", "--json"]) == 0
-    )  # nobody halves from outside a batch that build() makes
+    # nobody halves from outside a batch that build() makes
+    assert main(["report", "built.py:build", "--json"]) == 0
     assert "half the micro-batch" not in str(json.loads(capsys.readouterr().out)["changes"])
 
 

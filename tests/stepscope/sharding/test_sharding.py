@@ -273,16 +273,13 @@ def test_the_scaling_book_s_2475_tokens_hide_a_gather_between_nodes_of_eight_h10
     """jax-ml.github.io/scaling-book/gpus: 990e12 FLOPs per second over 400e9 bytes per second into a node."""
     in_bf16 = Layout(param_dtype="bfloat16", reduce_dtype="bfloat16")
     assert tokens_to_hide(LLAMA, in_bf16, 990e12, 400e9) == 2475
-    assert (
-        tokens_to_hide(LLAMA, Layout(**IN_BF16), 990e12, 400e9) == 1.5 * 2475
-    )  # 2 + 4 bytes beside 4 FLOPs
+    # 2 + 4 bytes beside 4 FLOPs
+    assert tokens_to_hide(LLAMA, Layout(**IN_BF16), 990e12, 400e9) == 1.5 * 2475
     assert (
         tokens_to_hide(replace(LLAMA, recomputation="full"), Layout(**IN_BF16), 990e12, 400e9)
         == 2475
     )
-    assert (
-        tokens_to_hide(LLAMA, Layout(stage=2), 990e12, 400e9) == 2 * 2475
-    )  # float32, gathered once
-    assert (
-        tokens_to_hide(LLAMA, Layout(stage=0), 990e12, 400e9) == 2 * 2475
-    )  # all-reduced, behind the backward
+    # float32, gathered once
+    assert tokens_to_hide(LLAMA, Layout(stage=2), 990e12, 400e9) == 2 * 2475
+    # all-reduced, behind the backward
+    assert tokens_to_hide(LLAMA, Layout(stage=0), 990e12, 400e9) == 2 * 2475

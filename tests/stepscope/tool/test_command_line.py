@@ -100,9 +100,8 @@ def test_a_report_agrees_with_the_trace(program, capsys):
         trace.peak_allocated_bytes,
         trace.peak_reserved_bytes,
     )
-    told = set(err.splitlines()) - {
-        "a step begins"
-    }  # the program's own words are none of the result
+    # the program's own words are none of the result
+    told = set(err.splitlines()) - {"a step begins"}
     assert (
         "tracing 2 steps" in err
         and "a step begins" in err
@@ -201,10 +200,8 @@ def test_a_changed_program_is_the_program_with_the_change():
     with pytest.raises(ValueError, match="name='faster' is not one of for_loop"):
         changed_build(build, "faster")
     told = {"for_loop", "fused", "set_to_none", "no_grad", "checkpointed"}
-    assert set(PROGRAM_CHANGES) == told | {
-        "eight_bit",
-        "half_batch",
-    }  # the last two: test_scripts_of_people
+    # the last two: test_scripts_of_people
+    assert set(PROGRAM_CHANGES) == told | {"eight_bit", "half_batch"}
 
 
 @pytest.fixture

@@ -96,10 +96,8 @@ def test_rank_0_holds_and_gathers_what_torchrun_s_first_rank_does(file, how):
     share = int(said.getvalue().split()[1])
     assert not dist.is_initialized()
     peak = trace.peak
-    assert (peak.weights, peak.optimizer_states) == (
-        share,
-        2 * share,
-    )  # both layers' sizes are multiples of 512
+    # both layers' sizes are multiples of 512
+    assert (peak.weights, peak.optimizer_states) == (share, 2 * share)
     if how == "ddp":  # its buckets hold every gradient once more, and live as long as the model
         assert trace.at("init").total_bytes >= share
         assert peak.total_bytes >= 5 * share

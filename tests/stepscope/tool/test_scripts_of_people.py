@@ -340,9 +340,8 @@ def test_a_hand_written_update_ends_a_step_as_an_optimizers_does(tmp_path, capsy
         )
         timeline = trace_script(Script(str(path)))
         assert capsys.readouterr().out.split() == ["0", "1"]
-        same = [
-            i for i in timeline.instants if not i.name.startswith("optimizer")
-        ]  # by hand its end is zero_grad's
+        # by hand the end of a step is zero_grad's
+        same = [i for i in timeline.instants if not i.name.startswith("optimizer")]
         found.append([(i.name, i.step, i.total_bytes) for i in same])
     assert found[0] == found[1] == found[2] == found[3]
     scratch = [
@@ -710,9 +709,8 @@ def test_half_the_micro_batch_is_traced_with_the_readers_own_option(tmp_path, ca
         replay_trace(by_hand).peak_reserved_bytes,
     )
     rest = " ".join(change["name"] for change in changes if change is not half)
-    assert not re.search(
-        "8-bit AdamW|full recomputation|let go of", rest
-    )  # RMSprop, no blocks, a loop variable
+    # RMSprop, no blocks, a loop variable
+    assert not re.search("8-bit AdamW|full recomputation|let go of", rest)
 
 
 WIDE = """

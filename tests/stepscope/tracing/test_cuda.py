@@ -153,9 +153,8 @@ def test_a_generator_of_the_card_draws_nothing_and_says_where_it_is():
             torch.Generator(device=torch.device("cuda", 0)).manual_seed(3) if draws else None
         )
         assert not draws or generator.device.type == "cuda"
-        assert torch.Generator | None and isinstance(
-            torch.default_generator, torch.Generator
-        )  # as libraries ask
+        # as libraries ask
+        assert torch.Generator | None and isinstance(torch.default_generator, torch.Generator)
         weight = torch.empty(64, 64, device="cuda").normal_(generator=generator)
         weight.uniform_(generator=generator)
         torch.nn.init.kaiming_normal_(weight, generator=generator)
@@ -204,6 +203,5 @@ def test_four_bit_weights_are_made_as_they_are_moved_to_the_card(way):
     timeline = trace_script(build)
     assert timeline.at("init").weights == 256 * 512 // 2
     scales = timeline.at("init").total_bytes - timeline.at("init").weights
-    assert (
-        4 * 256 * 512 // 64 <= scales < 4 * 256 * 512 // 64 + 2048
-    )  # one a block of 64, and the map of codes
+    # one a block of 64, and the map of codes
+    assert 4 * 256 * 512 // 64 <= scales < 4 * 256 * 512 // 64 + 2048

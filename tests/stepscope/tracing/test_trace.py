@@ -68,9 +68,8 @@ def masks(device):
     mask[:, 4:] = 0  # through a view
     yield bool(mask.all()), mask.sum().item(), f"{mask.mean():.3f}"
     yield mask.nonzero().shape, mask[mask > 0].shape, torch.masked_select(mask, mask > 0).shape
-    wide = torch.rand(
-        2, 4, 6, device=device
-    )  # of which nobody knows the values, but the mask's are known
+    # nobody knows the values of this one, but the mask's are known
+    wide = torch.rand(2, 4, 6, device=device)
     yield (
         wide[:, mask > 0].shape,
         wide[0][mask.bool()].shape,

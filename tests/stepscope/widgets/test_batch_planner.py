@@ -32,9 +32,8 @@ def test_it_opens_on_the_chapter_s_question():
 
 @pytest.mark.parametrize("size, fits", [(2, True), (4, False), (8, False)])
 def test_what_fits_is_told_by_the_one_rule(size, fits):
-    planner = BatchPlanner(
-        micro_batch_size=size
-    )  # on a card of 80 GB; 4 take 78 GiB, and a context is not in it
+    # on a card of 80 GB; 4 take 78 GiB, and a context is not in it
+    planner = BatchPlanner(micro_batch_size=size)
     setup = TrainingSetup(
         model=LLAMA_32_1B,
         precision=PURE_BF16,
