@@ -45,10 +45,8 @@ class Outcome:
 
 def job_of(chance: random.Random, is_published: bool = False) -> PlansFound:
     """A model of either family on cards, old or new, that hold some of its plans and not the others."""
-    name, num_cards = (
-        chance.choice(("T4", "T4", "RTX 4090", "H100 SXM", "V100 32 GB")),
-        chance.choice((1, 1, 1, 2, 4)),
-    )
+    name = chance.choice(("T4", "T4", "RTX 4090", "H100 SXM", "V100 32 GB"))
+    num_cards = chance.choice((1, 1, 1, 2, 4))
     if is_published:
         models = [model for name, model in PUBLISHED_MODELS.items() if model.num_layers <= 32]
         model, seq_len = chance.choice(models), chance.choice((512, 1024))
@@ -155,12 +153,10 @@ def layouts(num_cards: int, half: str) -> Iterator[Layout | None]:
 
 def is_named(plan: TrainingPlan) -> bool:
     """Whether "not tried" names the plan's kind."""
-    setup, precision, way, optimizer = (
-        plan.setup,
-        plan.setup.precision,
-        plan.setup.recomputation,
-        plan.setup.optimizer,
-    )
+    setup = plan.setup
+    precision = plan.setup.precision
+    way = plan.setup.recomputation
+    optimizer = plan.setup.optimizer
     has_copies = any(
         (precision.master_dtype, precision.remainder_dtype, precision.main_gradient_dtype)
     )
@@ -193,11 +189,9 @@ def is_named(plan: TrainingPlan) -> bool:
 def candidates(found: PlansFound) -> Iterator[TrainingPlan]:
     """What is faster than every unbeaten plan that gives up as little."""
     first, stairs = found.plans[0], [(plan.factor, plan.seconds) for plan in found.front]
-    setup, layout, card = (
-        replace(first.setup, adapter=None, grad_accum_steps=1),
-        first.layout,
-        first.card,
-    )
+    setup = replace(first.setup, adapter=None, grad_accum_steps=1)
+    layout = first.layout
+    card = first.card
     half = "bfloat16" if "bfloat16" in card.dtypes else "float16"
     number, model = first.setup.micro_batch_size * first.setup.grad_accum_steps, setup.model
     cuts = [(size, number // size) for size in range(1, number + 1) if number % size == 0]

@@ -14,10 +14,8 @@ NAMES = ("SGD", "SGD momentum", "AdamW", "Adafactor")
 
 def random_model(r: random.Random, seq_len: int) -> ModelConfig:
     """GPT-2, Llama or a mixture of both, up to 3 layers."""
-    heads, head_dim = (
-        r.choice((1, 2, 4, 8, 12, 16, 20)),
-        r.choice((32, 40, 64, 64, 64, 80, 128, 264)),
-    )
+    heads = r.choice((1, 2, 4, 8, 12, 16, 20))
+    head_dim = r.choice((32, 40, 64, 64, 64, 80, 128, 264))
     family, choices = r.choice(("GPT-2", "Llama", "mixed")), {}
     if family == "GPT-2":
         choices = dict(GPT2)

@@ -74,10 +74,8 @@ class Flops:
 def block_products(setup: TrainingSetup) -> tuple[Product, ...]:
     """The operations of one block that a policy can name, in the order in which they run."""
     one = model_of(replace(setup, model=setup.model.one_block, recomputation=NONE))
-    names, entries = (
-        {"attention": "attention", "gelu": "activation", "silu": "activation"},
-        entries_of(one),
-    )
+    names = {"attention": "attention", "gelu": "activation", "silu": "activation"}
+    entries = entries_of(one)
     return tuple(
         Product(
             name=names.get(op.kind, op.name),

@@ -99,10 +99,8 @@ class TrainingSetup:
             and dtype != "float32"
             and self.model.num_kv_heads < self.model.num_heads
         ):
-            heads, wanted = (
-                f"{heads} and num_kv_heads={self.model.num_kv_heads}",
-                "a key head for every query head",
-            )
+            heads = f"{heads} and num_kv_heads={self.model.num_kv_heads}"
+            wanted = "a key head for every query head"
         if wanted:
             raise ValueError(
                 f"attention={self.attention!r} has no CUDA kernel for {heads} in {dtype}: the memory-efficient one "

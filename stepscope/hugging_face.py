@@ -31,10 +31,8 @@ LLAMA_KEYS = {
     "vocab_size": "vocab_size",
     "max_seq_len": "max_position_embeddings",
 }
-MLP, EXPERTS = (
-    "intermediate_size",
-    {"num_experts": "num_experts", "experts_per_token": "num_experts_per_tok"},
-)
+MLP = "intermediate_size"
+EXPERTS = {"num_experts": "num_experts", "experts_per_token": "num_experts_per_tok"}
 QWEN_3_KEYS = LLAMA_KEYS | EXPERTS | {"expert_size": "moe_intermediate_size"}
 MIXTRAL_KEYS = LLAMA_KEYS | EXPERTS | {"num_experts": "num_local_experts", "expert_size": MLP}
 FAMILIES = {

@@ -142,10 +142,8 @@ class LanguageModel(nn.Module):
         rotary = Rotary(shape.seq_len, shape.hidden_size // shape.num_heads)
         self.embedding = Embedding(shape.vocab_size, shape.hidden_size)
         self.blocks = nn.ModuleList(Block(shape, rotary) for _ in range(shape.num_layers))
-        self.norm, self.head = (
-            RMSNorm(shape.hidden_size),
-            Linear(shape.hidden_size, shape.vocab_size),
-        )
+        self.norm = RMSNorm(shape.hidden_size)
+        self.head = Linear(shape.hidden_size, shape.vocab_size)
 
     def forward(self, ids_BS: Tensor) -> Tensor:
         x = embedded = self.embedding(ids_BS)  # noqa: F841  the embedding stands until the end

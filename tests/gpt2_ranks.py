@@ -16,10 +16,8 @@ SETUP = TrainingSetup(
 LAYOUT = Layout(stage=2, dp_size=2, param_dtype="bfloat16")
 
 if __name__ == "__main__":
-    setup, layout = (
-        replace(SETUP, device=join_group()),
-        replace(LAYOUT, dp_size=dist.get_world_size()),
-    )
+    setup = replace(SETUP, device=join_group())
+    layout = replace(LAYOUT, dp_size=dist.get_world_size())
     told = row_of(Way(setup=setup, layout=layout))
     if dist.get_rank() == 0:
         report(told)

@@ -45,12 +45,10 @@ class PretendCard(Counters):
     """The card: its allocator, which is asked at each birth and not when a program asks, and where each block lies."""
 
     def __init__(self, tracer, total_bytes: int, capability: tuple[int, int], name: str):
-        self.tracer, self.total_bytes, self.capability, self.name = (
-            tracer,
-            total_bytes,
-            capability,
-            name,
-        )
+        self.tracer = tracer
+        self.total_bytes = total_bytes
+        self.capability = capability
+        self.name = name
         self.allocator = CachingAllocator(driver=Driver(total_bytes, CONTEXT_BYTES))
         self.addresses: dict[int, int] = {}
         self.workspaces: dict[bool, int] = {}  # in the backward's thread, and in the program's

@@ -152,10 +152,8 @@ def build(
     """Put segments and blocks into an empty allocator; how many blocks' sizes nothing tells."""
     num_unsettled, waiting = 0, list(reversed(used))
     for address, size in segments.items():
-        end, pool = (
-            address + size,
-            allocator.small if size == SMALL_SEGMENT_BYTES else allocator.large,
-        )
+        end = address + size
+        pool = allocator.small if size == SMALL_SEGMENT_BYTES else allocator.large
         allocator.driver.used_bytes += size
         allocator.count("reserved", size)
         rest = allocator.blocks[address] = Block(address, size, pool)

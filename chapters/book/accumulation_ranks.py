@@ -86,10 +86,8 @@ def no_all_reduce(model: nn.Module, is_last: bool) -> None:
 def accumulations(world: int, device: str = "cpu") -> dict[str, Way]:
     """Ways to accumulate four micro-batches of the small GPT, in float64, so that gradients can be compared."""
     way = partial(Way, setup=replace(WINDOW, device=device))
-    view, sharded = (
-        partial(DistributedDataParallel, gradient_as_bucket_view=True),
-        partial(fsdp2, device=device),
-    )
+    view = partial(DistributedDataParallel, gradient_as_bucket_view=True)
+    sharded = partial(fsdp2, device=device)
     ways = {
         "DDP": way(wrap=DistributedDataParallel),
         "DDP, no_sync": way(wrap=DistributedDataParallel, sends=no_sync),

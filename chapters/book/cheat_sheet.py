@@ -247,10 +247,8 @@ def sheet_figure(
     for row, (name, shares, _) in enumerate(rows):
         chart.words(10, 112 + 44 * row, name, 12)
         for number, (job, share) in enumerate((job, shares[job]) for job in jobs):
-            end, y = (
-                left + width * min(share, LONGEST) / LONGEST,
-                95 + 44 * row + (number + 0.5) * tall,
-            )
+            end = left + width * min(share, LONGEST) / LONGEST
+            y = 95 + 44 * row + (number + 0.5) * tall
             tells = {
                 "tip": f"{name}, {job}: {share:.1%}",
                 "data": {"job": job, "share": f"{share:.6g}"},

@@ -94,10 +94,8 @@ def doctor(environment: Mapping[str, str] | None = None) -> Diagnosis:
     try:
         cap_bytes, cap = gpu_cap_bytes(environment), None
     except ValueError as error:
-        cap_bytes, cap = (
-            None,
-            Finding(name="cap", found="unreadable", verdict="!", advice=f"{error}."),
-        )
+        cap_bytes = None
+        cap = Finding(name="cap", found="unreadable", verdict="!", advice=f"{error}.")
     if cap_bytes is not None:
         cap = Finding(name="cap", found=format_bytes(cap_bytes), verdict=CAP_VARIABLE)
     torch, runs_cuda = _torch_finding(gpu)
@@ -172,20 +170,14 @@ def _torch_finding(gpu: Gpu | None) -> tuple[Finding, bool]:
     found = f"{version.split('+')[0]}, {backend or 'CPU build'}"
     span = f"{OLDEST_TORCH[0]}.{OLDEST_TORCH[1]} to {NEWEST_TORCH[0]}.{NEWEST_TORCH[1]}"
     if not OLDEST_TORCH <= version_numbers(version) <= NEWEST_TORCH:
-        verdict, advice = (
-            "untested",
-            f"This book's byte counts hold for torch {span}; install one of them.",
-        )
+        verdict = "untested"
+        advice = f"This book's byte counts hold for torch {span}; install one of them."
     elif gpu is not None and backend is None:
-        verdict, advice = (
-            "CPU only",
-            "The card lies idle: this torch was built without CUDA; reinstall it.",
-        )
+        verdict = "CPU only"
+        advice = "The card lies idle: this torch was built without CUDA; reinstall it."
     elif backend and backend.startswith("rocm"):
-        verdict, advice = (
-            "untested",
-            "torch for ROCm calls an AMD card cuda; this book is not tested there.",
-        )
+        verdict = "untested"
+        advice = "torch for ROCm calls an AMD card cuda; this book is not tested there."
     else:
         verdict, advice = "ok", ""
     return Finding(name="torch", found=found, verdict=verdict, advice=advice), backend is not None

@@ -168,10 +168,8 @@ def record_training_steps(device: str) -> Measured:
         if device == "cuda" and traced.peak_bytes > 0.9 * usable_bytes():
             numbers[name] = "not measured: larger than what is free on this card"
             continue
-        formula, measured = (
-            estimate_memory(setup),
-            measure_memory(training_build(setup), device=device),
-        )
+        formula = estimate_memory(setup)
+        measured = measure_memory(training_build(setup), device=device)
         for timeline in (formula, traced, measured):
             numbers[f"{name}, {timeline.source}_peak_bytes"] = timeline.peak_bytes
             timelines[f"{name}, {timeline.source}"] = timeline

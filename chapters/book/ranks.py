@@ -46,10 +46,8 @@ def run_on_ranks(
             f"num_ranks={num_ranks} is above {MAX_RANKS}: one machine's processes, not a cluster's"
         )
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, OMP_NUM_THREADS="1"):
-        told, printed = (
-            (module, tuple(arguments), environments(num_ranks), folder),
-            Path(folder, "0"),
-        )
+        told = (module, tuple(arguments), environments(num_ranks), folder)
+        printed = Path(folder, "0")
         printed.touch()
         ranks = spawn(run_as_rank, told, nprocs=num_ranks, join=False)
         try:

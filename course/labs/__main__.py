@@ -23,10 +23,8 @@ def make_labs(folder: Path) -> None:
 def nbgrader(folder: Path, *arguments: str) -> str:
     """What one of nbgrader's commands logs; it calls alembic by its name, which stands beside this Python."""
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
-    environment, command = (
-        os.environ | {"PATH": path},
-        [sys.executable, "-m", "nbgrader", *arguments],
-    )
+    environment = os.environ | {"PATH": path}
+    command = [sys.executable, "-m", "nbgrader", *arguments]
     done = subprocess.run(
         command, check=False, cwd=folder, env=environment, capture_output=True, text=True
     )

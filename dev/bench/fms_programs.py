@@ -179,11 +179,9 @@ class FourBits(nn.Module):
     def __init__(self, inputs: int, outputs: int, has_bias: bool, program: Program):
         super().__init__()
         count, kind = inputs * outputs, torch.float32 if program.has_float_norms else torch.bfloat16
-        self.shape, self.num_scales, self.is_gptq = (
-            (outputs, inputs),
-            -(-count // 64),
-            program.base == "gptq",
-        )
+        self.shape = (outputs, inputs)
+        self.num_scales = -(-count // 64)
+        self.is_gptq = program.base == "gptq"
         held = {"codes": (count // 2, torch.uint8)}
         if self.is_gptq:
             groups = count // 128 if program.has_groups else outputs
@@ -361,12 +359,10 @@ class Block(nn.Module):
     def __init__(self, program: Program):
         super().__init__()
         model, self.program = program.model, program
-        h, heads, kv, inner = (
-            model.hidden_size,
-            model.query_size,
-            model.kv_size,
-            model.intermediate_size,
-        )
+        h = model.hidden_size
+        heads = model.query_size
+        kv = model.kv_size
+        inner = model.intermediate_size
         mlp = {"gate": (h, inner), "up": (h, inner), "down": (inner, h)}
         sizes = {
             "q": (h, heads),
@@ -481,10 +477,8 @@ class Llama(nn.Module):
             [one, *(one if is_shared else Block(program) for _ in range(model.num_layers - 1))]
         )
         codes = [buffer for name, buffer in one.named_buffers() if name.endswith(".codes")]
-        self.kept, self.shapes = (
-            [],
-            {tensor: tensor.shape for tensor in (*one.parameters(), *codes)},
-        )
+        self.kept = []
+        self.shapes = {tensor: tensor.shape for tensor in (*one.parameters(), *codes)}
         if is_shared:
             self.release()
         self.norm = Norm(program)

@@ -186,10 +186,8 @@ def rotary(c: dict, mode: str, dtype: torch.dtype, kernel: str) -> Callable:
     """Rotary positions of Llama (real) and of Llama 4 (complex)."""
     length, heads, kv_heads = c.get("seq_len") or c["T"], c["num_q_heads"], c["num_kv_heads"]
     width = (c.get("hidden_size") or c["H"]) // heads
-    frequencies, places = (
-        torch.empty(width // 2, device="cuda"),
-        torch.arange(length, device="cuda"),
-    )
+    frequencies = torch.empty(width // 2, device="cuda")
+    places = torch.arange(length, device="cuda")
     # cuBLAS takes its workspace
     torch.matmul(frequencies[None, :, None], places[None, None, :].float())
     q, k = (leaf(1, length, num, width, dtype=dtype) for num in (heads, kv_heads))
@@ -267,16 +265,12 @@ def jensen(log_p: torch.Tensor, log_q: torch.Tensor, reduction: str = "none") ->
 def cross_entropy(c: dict, mode: str, dtype: torch.dtype, kernel: str) -> Callable:
     """Of logits that are given, or behind a head; then there are two heads, and one runs."""
     if kernel == "cross_entropy":
-        x, targets = (
-            leaf(c["B"] * c["T"], c["V"]),
-            torch.empty(c["B"] * c["T"], dtype=torch.long, device="cuda"),
-        )
+        x = leaf(c["B"] * c["T"], c["V"])
+        targets = torch.empty(c["B"] * c["T"], dtype=torch.long, device="cuda")
         return scalar_step(lambda: F.cross_entropy(x, targets))
     head, other = (linear(c["H"], c["V"], dtype) for _ in range(2))
-    x, targets = (
-        leaf(c["BT"], c["H"], dtype=dtype),
-        torch.zeros(c["BT"], dtype=torch.long, device="cuda"),
-    )
+    x = leaf(c["BT"], c["H"], dtype=dtype)
+    targets = torch.zeros(c["BT"], dtype=torch.long, device="cuda")
     step = scalar_step(lambda: F.cross_entropy(head(x), targets))
     step.other = other
     return step
@@ -285,10 +279,8 @@ def cross_entropy(c: dict, mode: str, dtype: torch.dtype, kernel: str) -> Callab
 def linear_divergence(c: dict, mode: str, dtype: torch.dtype, kernel: str) -> Callable:
     """A student's and a teacher's head, and Jensen-Shannon of both."""
     student, teacher = (linear(c["H"], c["V"], dtype) for _ in range(2))
-    x, given = (
-        leaf(c["BT"], c["H"], dtype=dtype),
-        torch.empty(c["BT"], c["H"], dtype=dtype, device="cuda"),
-    )
+    x = leaf(c["BT"], c["H"], dtype=dtype)
+    given = torch.empty(c["BT"], c["H"], dtype=dtype, device="cuda")
 
     def forward():
         first, second = student(x), teacher(given)

@@ -187,12 +187,10 @@ def shares(program: Program) -> tuple[int, int, int]:
         weights, gradients, moments, temporary = value, value, 2 * value, value
         standing, rest = weights + moments, weights + gradients + moments
         return tuple(each * total // ranks for each in (standing, rest, rest + temporary))
-    h, query, kv, inner = (
-        model.hidden_size,
-        model.query_size,
-        model.kv_size,
-        model.intermediate_size,
-    )
+    h = model.hidden_size
+    query = model.query_size
+    kv = model.kv_size
+    inner = model.intermediate_size
     # the router is one product more, which GPTQ leaves in 16 bits
     experts = max(1, num_experts_of(model))
     routers = h * num_experts_of(model) if program.base == "nf4" else 0

@@ -220,10 +220,8 @@ class ChapterWriter:
             if cell.cell_type == "markdown"
             else self.code_cell(cell)
         )
-        anchor, heading = (
-            f"cell-id={cell.id}",
-            page.headings[-1][1] if page.headings else page.title,
-        )
+        anchor = f"cell-id={cell.id}"
+        heading = page.headings[-1][1] if page.headings else page.title
         for level, name, words in re.findall(r'<h([1-6]) id="([^"]*)">(.*?)</h', html):
             if level == "2":
                 page.headings.append((name, TAG.sub("", words)))

@@ -25,10 +25,8 @@ from memkit.widgets.in_page import SCRIPT
 from stepscope import widgets as more
 
 HERE = Path(__file__).resolve().parent
-SCRIPTS, LARGE = (
-    ("pyodide.mjs", "pyodide.asm.mjs"),
-    ("pyodide.asm.wasm", "python_stdlib.zip", "memkit.zip"),
-)
+SCRIPTS = ("pyodide.mjs", "pyodide.asm.mjs")
+LARGE = ("pyodide.asm.wasm", "python_stdlib.zip", "memkit.zip")
 PACKAGES = "memkit", "stepscope"
 LEFT_OUT = ("program", "tracing", "measuring", "tool")
 """Rooms that no page can import, or has a use for."""

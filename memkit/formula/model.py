@@ -125,11 +125,9 @@ class Transformer:
             raise ValueError(
                 f"weight_dtype={precision.weight_dtype!r} under autocast; only float32 is known there"
             )
-        self.dtype, self.weight_dtype, self.autocast = (
-            precision.compute_dtype,
-            precision.weight_dtype,
-            precision.uses_autocast,
-        )
+        self.dtype = precision.compute_dtype
+        self.weight_dtype = precision.weight_dtype
+        self.autocast = precision.uses_autocast
         self.num_tokens = setup.tokens_per_micro_batch
         self.kernel = attention_kernel(setup)
         self.is_grouped = self.model.num_heads > self.model.num_kv_heads
@@ -328,11 +326,9 @@ class Transformer:
     @scope
     def linear(self, x: Tensor, name: str, label: str = "") -> Tensor:
         """x Wᵀ + b; kept: the input and the weight, under autocast their casts. ``label``: what comes out."""
-        graph, weight, bias = (
-            self.graph,
-            self.parameters.get(f"{name}.weight"),
-            self.parameters.get(f"{name}.bias"),
-        )
+        graph = self.graph
+        weight = self.parameters.get(f"{name}.weight")
+        bias = self.parameters.get(f"{name}.bias")
         weight = weight or self.parameters[name]  # a router's
         dtype = self.dtype if self.autocast else weight.dtype
         short = "head" if weight.axes == "v h" else name.rpartition(".")[2]
@@ -443,10 +439,8 @@ class Transformer:
         )
         q_heads, k_heads, v_heads = [self.as_heads(x, num_heads) for x, num_heads in heads]
         if model.position == "rotary":
-            q_heads, k_heads = (
-                self.rotate(q_heads, "rotated query"),
-                self.rotate(k_heads, "rotated key"),
-            )
+            q_heads = self.rotate(q_heads, "rotated query")
+            k_heads = self.rotate(k_heads, "rotated key")
         graph.bind(q, k, v, q_heads, k_heads)
         if strategy.scope == "core":
             y = graph.checkpoint(
@@ -508,12 +502,10 @@ class Transformer:
     @scope
     def fused_core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """One kernel; it keeps its inputs, its output and the log-sum-exp of every row of scores."""
-        b, a, s, d = (
-            self.setup.micro_batch_size,
-            self.model.num_heads,
-            self.setup.seq_len,
-            self.model.head_dim,
-        )
+        b = self.setup.micro_batch_size
+        a = self.model.num_heads
+        s = self.setup.seq_len
+        d = self.model.head_dim
         inputs = [self.lower(x) for x in (q, k, v)]
         value_bytes = dtype_bits(inputs[0].dtype) // 8
         if self.kernel == "flash":
@@ -586,10 +578,8 @@ class WithNormInSteps(Transformer):
         factor = (
             normalised if is_composite else graph.cast(normalised, x.dtype, f"{label} normalised")
         )
-        factors, wider = (
-            [weight, factor],
-            weight.dtype if weight.dtype == "float32" else factor.dtype,
-        )
+        factors = [weight, factor]
+        wider = weight.dtype if weight.dtype == "float32" else factor.dtype
         out = graph.op(
             "mul",
             factors,

@@ -73,10 +73,8 @@ def kept(
 
 def freed(segments: Sequence[Segment]) -> list[Segment]:
     """What ``zero_grad`` frees: the gradients that these segments have left."""
-    gone, out = (
-        {block for segment in segments for block, sign in segment.events if sign == FREED},
-        [],
-    )
+    gone = {block for segment in segments for block, sign in segment.events if sign == FREED}
+    out = []
     for segment in segments:
         left = [
             b
@@ -149,13 +147,11 @@ class Temporaries:
     """Makes the tensors of an update, in the dtype of the moments."""
 
     def __init__(self, record: Recorder, dtype: str, op: str, where: str, is_cuda: bool):
-        self.record, self.dtype, self.op, self.where, self.is_cuda = (
-            record,
-            dtype,
-            op,
-            where,
-            is_cuda,
-        )
+        self.record = record
+        self.dtype = dtype
+        self.op = op
+        self.where = where
+        self.is_cuda = is_cuda
 
     def one(self, count: int) -> Block:
         """A new tensor."""

@@ -302,12 +302,10 @@ class Fp8Linear(nn.Linear):
         as_one_of("kernel", kernel, ("auto", "emulated"))
         with torch.device("meta"):
             layer = cls(linear.in_features, linear.out_features, bias=linear.bias is not None)
-        layer.weight, layer.bias, layer.recipe, layer.kernel = (
-            linear.weight,
-            linear.bias,
-            recipe,
-            kernel,
-        )
+        layer.weight = linear.weight
+        layer.bias = linear.bias
+        layer.recipe = recipe
+        layer.kernel = kernel
         layer.used = Counter()
         layer.delayed, layer.seen = {}, {}
         if recipe.delayed:

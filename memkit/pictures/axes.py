@@ -85,10 +85,8 @@ def draw_limit(
 ) -> None:
     """A card's capacity as a dashed line across, where it is in view; a caller with room writes its name there."""
     if num_bytes and num_bytes < y.high:
-        ends, tip = (
-            [(left, y(num_bytes)), (right, y(num_bytes))],
-            f"{name or 'card'}: {format_bytes(num_bytes)}",
-        )
+        ends = [(left, y(num_bytes)), (right, y(num_bytes))]
+        tip = f"{name or 'card'}: {format_bytes(num_bytes)}"
         chart.line(
             ends, stroke_width=1.6, stroke_dasharray=DASHED, tip=tip, data={"bytes": num_bytes}
         )

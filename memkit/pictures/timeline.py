@@ -325,10 +325,8 @@ def _draw(chart: Chart, x: Scale, y: Scale, heights: Mapping[str, list[int]], ph
         if not any(heights.get(part, ())):
             continue
         most = max(heights[part])
-        tip, data = (
-            f"{part.replace('_', ' ')}: at most {format_bytes(most)}",
-            {"part": part, "bytes": most},
-        )
+        tip = f"{part.replace('_', ' ')}: at most {format_bytes(most)}"
+        data = {"part": part, "bytes": most}
         floor = lay(chart, x, y, floor, heights[part], LOOKS[part], tip=tip, data=data)
     # a line, so that a needle is seen
     chart.line(thinned((a, y(b)) for a, b in corners(floor, x)), stroke_width=0.8)

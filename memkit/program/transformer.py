@@ -146,10 +146,8 @@ class Block(nn.Module):
         super().__init__()
         self.dropout = setup.dropout
         self.norm_1, self.norm_2 = make_norm(setup, **where), make_norm(setup, **where)
-        self.attention, self.mlp = (
-            Attention(setup, **where),
-            MLPS[mlp or setup.model.mlp](setup, **where),
-        )
+        self.attention = Attention(setup, **where)
+        self.mlp = MLPS[mlp or setup.model.mlp](setup, **where)
 
     def forward(self, x_BSD: Tensor, shared: dict[str, Tensor]) -> Tensor:
         x_BSD = x_BSD + F.dropout(

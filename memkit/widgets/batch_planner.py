@@ -46,11 +46,9 @@ class BatchPlanner(Explorer, status=(230, 106, 180, 147, 112)):
             grad_accum_steps=batch.grad_accum_steps,
             optimizer=FUSED_ADAMW,
         )
-        card, name, buckets = (
-            CARDS[card],
-            name_of(own),
-            bucket_bytes(own) if batch.dp_size > 1 else 0,
-        )
+        card = CARDS[card]
+        name = name_of(own)
+        buckets = bucket_bytes(own) if batch.dp_size > 1 else 0
         cuts = {name_of(cut): cut for cut in shown_cuts(own, card)}
         peaks = {name: peak_beside(buckets, cut) for name, cut in cuts.items()}
         seconds = {name: least_seconds(cut, card) for name, cut in cuts.items()}

@@ -329,10 +329,8 @@ def choices_view(
     A line break in a name breaks its label. ``fitting`` are the names of those that fit, if more than the card decides.
     ``columns`` of the table are headers with a text for each peak; ``above`` and ``foot`` are ``choices_figure``'s.
     """
-    names, fits = (
-        list(peaks),
-        {name: fit_on(card, peak.total_bytes) for name, peak in peaks.items()},
-    )
+    names = list(peaks)
+    fits = {name: fit_on(card, peak.total_bytes) for name, peak in peaks.items()}
     if fitting is None:
         fitting = [name for name, fit in fits.items() if fit.is_expected]
     fitting = list(fitting)

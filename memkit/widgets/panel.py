@@ -27,10 +27,8 @@ class NumberBox(widgets.HBox):
     value = traitlets.Any()
 
     def __init__(self, control: Number):
-        wide, narrow = (
-            widgets.Layout(width="200px", margin="2px 4px 2px 0"),
-            widgets.Layout(width="180px"),
-        )
+        wide = widgets.Layout(width="200px", margin="2px 4px 2px 0")
+        narrow = widgets.Layout(width="180px")
         self.box = widgets.FloatText(
             control.value, description=control.label, style=LABEL, layout=wide
         )
@@ -90,12 +88,10 @@ class Panel(widgets.VBox):
         self.controls = {name: box_of(control) for name, control in boxes}
         self._shown, self._chart, self._pause, self._is_showing = None, None, None, False
         self.picture, self.status, self.alert = widgets.HTML(), widgets.HTML(), widgets.HTML()
-        self.verdict, self.more, self._said, self._said_of = (
-            widgets.HTML(),
-            widgets.HTML(),
-            (),
-            None,
-        )
+        self.verdict = widgets.HTML()
+        self.more = widgets.HTML()
+        self._said = ()
+        self._said_of = None
         self.table, self.fold, self.frame = widgets.HTML(), widgets.HTML(FOLD), widgets.HTML()
         self.picture.add_class("memkit-view")
         self.table.add_class("memkit-table")

@@ -188,11 +188,9 @@ class WithAdapters(Transformer):
         It runs in the dtype that the model was loaded in and gives back its input's, whatever autocast says: no policy
         and no autocast knows ``gemm_4bit``. The scales, which are in 8 bits themselves, are made float32 first.
         """
-        graph, codes, bias = (
-            self.graph,
-            self.parameters[f"{name}.weight"],
-            self.parameters.get(f"{name}.bias"),
-        )
+        graph = self.graph
+        codes = self.parameters[f"{name}.weight"]
+        bias = self.parameters.get(f"{name}.bias")
         scale_bytes = tensor_bytes(-(-codes.count // NF4_BLOCK), "float32")
         weight_bytes = tensor_bytes(codes.count, self.weight_dtype)
         wide = graph.cast(x, self.weight_dtype)

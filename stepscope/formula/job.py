@@ -81,10 +81,8 @@ def job_state_bytes(job: Job | Standing) -> dict[str, int]:
 
 
 def _tensors(job: Job | Standing) -> Iterator[StateTensor]:
-    trained, precision = (
-        trained_parameters(job.model, job.adapter),
-        trained_precision(job.precision, job.adapter),
-    )
+    trained = trained_parameters(job.model, job.adapter)
+    precision = trained_precision(job.precision, job.adapter)
     if job.adapter is not None:
         for parameter in parameter_ledger(job.model):
             yield from frozen_tensors(parameter, job.precision, job.adapter)
@@ -132,10 +130,8 @@ def link_bytes(setup: Job) -> dict[str, int]:
 
 def host_bytes(setup: Job) -> dict[str, int]:
     """Bytes that an optimizer on the host keeps there: a copy of weights and gradients, both pinned, and the states."""
-    parameters, precision = (
-        offloaded_parameters(setup),
-        trained_precision(setup.precision, setup.adapter),
-    )
+    parameters = offloaded_parameters(setup)
+    precision = trained_precision(setup.precision, setup.adapter)
     states = (t for p in parameters for t in optimizer_tensors(p, precision, setup.optimizer))
     moved = list(link_bytes(replace(setup, grad_accum_steps=1)).values()) or [0, 0]
     return {
@@ -194,11 +190,9 @@ class JobRun(Run):
 
     def step_at_once(self, setup: Job, makes_states: bool, record: Recorder, block: Block) -> bool:
         """What an optimizer that frees gradients does with a finished one. Returns whether it frees this one."""
-        parameter, (_, where), precision = (
-            block.gradient_of.parameter,
-            block.finished_by,
-            self.trained(setup)[0],
-        )
+        parameter = block.gradient_of.parameter
+        _, where = block.finished_by
+        precision = self.trained(setup)[0]
         if self.place.is_on_host:
             return is_offloaded(parameter, self.place)
         num_events = len(record.events)

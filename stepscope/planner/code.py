@@ -242,11 +242,9 @@ def recomputation_lines(plan: TrainingPlan) -> Lines:
     strategy = plan.setup.recomputation
     if strategy == NONE:
         return Lines()
-    imports, lines, arguments = (
-        ["functools:partial", "torch.utils.checkpoint:checkpoint"],
-        [],
-        "use_reentrant=False",
-    )
+    imports = ["functools:partial", "torch.utils.checkpoint:checkpoint"]
+    lines = []
+    arguments = "use_reentrant=False"
     if strategy.scope == "core":
         return joined(
             [
@@ -261,15 +259,11 @@ def recomputation_lines(plan: TrainingPlan) -> Lines:
             "create_selective_checkpoint_contexts",
         )
         imports += [f"torch.utils.checkpoint:{name}" for name in names]
-        lines, arguments = (
-            [*strategy.code.splitlines()[:-1], ""],
-            f"{arguments}, context_fn=context_fn",
-        )
+        lines = [*strategy.code.splitlines()[:-1], ""]
+        arguments = f"{arguments}, context_fn=context_fn"
     regions = strategy.regions(plan.setup.model.num_layers)
-    size, num_again = (
-        len(regions[0][0]),
-        sum(len(blocks) for blocks, is_again in regions if is_again),
-    )
+    size = len(regions[0][0])
+    num_again = sum(len(blocks) for blocks, is_again in regions if is_again)
     if size == 1:
         chosen = BLOCKS if strategy.period == 1 else f"{BLOCKS}[::{strategy.period}]"
         chosen += f"[:{num_again}]" if strategy.num_segments or strategy.num_again else ""
@@ -313,10 +307,8 @@ def layout_lines(plan: TrainingPlan) -> Lines:
             [head, f"model = DistributedDataParallel(model{view})"],
             "torch.nn.parallel:DistributedDataParallel",
         )
-    names, choices = (
-        ["fully_shard"],
-        [f'mesh=init_device_mesh("{plan.setup.device}", ({layout.world_size},))'],
-    )
+    names = ["fully_shard"]
+    choices = [f'mesh=init_device_mesh("{plan.setup.device}", ({layout.world_size},))']
     dtypes = {key: getattr(layout, key) for key in ("param_dtype", "reduce_dtype")}
     if said := ", ".join(f"{key}=torch.{dtype}" for key, dtype in dtypes.items() if dtype):
         names.append("MixedPrecisionPolicy")

@@ -255,10 +255,8 @@ def find_plans(
         for layout in layouts_of(num_cards)
         for way, spread in ways_of(job, layout, tokens // one_pass, card, adapter)
     )
-    left_out, refused = (
-        not_tried(card, num_cards),
-        dict.fromkeys(filter(None, (why_not(p, code) for p in plans))),
-    )
+    left_out = not_tried(card, num_cards)
+    refused = dict.fromkeys(filter(None, (why_not(p, code) for p in plans)))
     if refused:
         left_out = "\n- ".join([f"{left_out}\nNot offered as {code}:", *refused])
     return PlansFound(plans=plans, not_tried=left_out, kind=code)

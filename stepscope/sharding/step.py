@@ -319,11 +319,9 @@ class Ranks(Recorder):
         """Start an all-gather: the shards are cast or brought to the device, then the buffer is made."""
         if group.num_ranks == 1:
             return
-        how, casts, copies = (
-            ("all_gather", "fully_shard"),
-            group.param_dtype != group.weight_dtype,
-            [],
-        )
+        how = ("all_gather", "fully_shard")
+        casts = group.param_dtype != group.weight_dtype
+        copies = []
         if self.is_on_host:
             for count in group.shard_counts:
                 brought = self.new(tensor_bytes(count, group.weight_dtype), *how)

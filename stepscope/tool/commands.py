@@ -68,10 +68,8 @@ def largest_that_fits(spare_of: Callable[[int], int]) -> Largest:
             spare[guess] = spare_of(guess)
         except TooFewRows as few:
             num_rows, batch_size = few.args
-            too_large, is_all_rows = (
-                max(fits + 1, min(guess, guess * num_rows // batch_size + 1)),
-                True,
-            )
+            too_large = max(fits + 1, min(guess, guess * num_rows // batch_size + 1))
+            is_all_rows = True
             continue
         if spare[guess] >= 0:
             before, fits = fits, guess
@@ -167,10 +165,8 @@ def report_command(options: argparse.Namespace) -> Found:
     from stepscope.tracing.scratch_disk import on_scratch_disk
 
     # From the program's first import until its report is printed: a thread of the program's may go on.
-    disk, film = (
-        options.until_printed.enter_context(on_scratch_disk()),
-        options.film and os.path.abspath(options.film),
-    )
+    disk = options.until_printed.enter_context(on_scratch_disk())
+    film = options.film and os.path.abspath(options.film)
     build = loaded_build(options.target, options.script_arguments)
     if options.until:
         build = replace(build, until_eval=True)

@@ -183,11 +183,9 @@ def report_on(
     from stepscope.tracing.trace import trace_script
 
     steps += bool(num_batches)  # the second step's batch may have been fetched before the first
-    traced, loaders, batches = (
-        partial(trace_script, steps=steps, say=say, assume=assume),
-        Loaders(),
-        "",
-    )
+    traced = partial(trace_script, steps=steps, say=say, assume=assume)
+    loaders = Loaders()
+    batches = ""
     script, changed = build, partial(changed_build, build)
     if num_batches:
         build, batches = on_its_worst(script, num_batches, traced, say)
@@ -209,11 +207,9 @@ def report_on(
         )
     finally:
         counted.remove()
-    result, left_out, batches = (
-        replay_trace(trace),
-        left_out_of(trace),
-        batches or difference(loaders.seen),
-    )
+    result = replay_trace(trace)
+    left_out = left_out_of(trace)
+    batches = batches or difference(loaders.seen)
     fits = fits_on(card, left_out, result.peak_allocated_bytes)
     begin(headline(name, trace, result, left_out, fits, batches))
     say(f"replaying {len(trace.events):,} events")

@@ -71,19 +71,15 @@ class Evaluations:
         leaves, form = tree_flatten((args, kwargs))
         if not are_plain(leaves):
             return None
-        log, said = (
-            self.tracer.log,
-            tuple(shape_of(x) if isinstance(x, Tensor) else x for x in leaves),
-        )
+        log = self.tracer.log
+        said = tuple(shape_of(x) if isinstance(x, Tensor) else x for x in leaves)
         modes = module.training, torch.is_autocast_enabled("cuda"), torch.is_autocast_enabled("cpu")
         return log.step, log.phase, log.micro_batch, *modes, str(form), said
 
     def again(self, out: object, events: list[int]) -> Callable[[], object] | None:
         """Makes such results once more; None if the call left anything else, or freed what was there before it."""
-        born, freed = (
-            {event for event in events if event >= 0},
-            {~event for event in events if event < 0},
-        )
+        born = {event for event in events if event >= 0}
+        freed = {~event for event in events if event < 0}
         leaves, form = tree_flatten(out)
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         if not are_plain(leaves) or not tensors or freed - born:

@@ -982,10 +982,8 @@ def may_change(disk: ScratchDisk, path: object, folder: int = -1) -> bool:
         return True  # a system that does not tell what is open
     path = os.path.join(REAL.getcwd(), os.fsdecode(path))
     if not CAN_REDIRECT:  # "C:\\..."
-        path, home = (
-            os.path.normcase(os.path.abspath(path)),
-            os.path.normcase(os.path.join(disk.home, "")),
-        )
+        path = os.path.normcase(os.path.abspath(path))
+        home = os.path.normcase(os.path.join(disk.home, ""))
         return path.startswith((home, "\\\\.\\")) or os.path.basename(path) in ("nul", "con")
     if not path.startswith("/") or disk.is_outside(path):
         return True

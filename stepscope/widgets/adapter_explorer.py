@@ -76,10 +76,8 @@ def trained_and_kept(full: Job, adapter: AdapterConfig) -> tuple[str, str]:
     count, whole = count_adapter_parameters(full.model, adapter), count_parameters(full.model)
     states = job_state_bytes(replace(full, adapter=adapter))
     trained = states["gradients"] + states["optimizer_states"]
-    kept, all_kept = (
-        block_ledger(replace(full, adapter=adapter)).per_sbh,
-        block_ledger(full).per_sbh,
-    )
+    kept = block_ledger(replace(full, adapter=adapter)).per_sbh
+    all_kept = block_ledger(full).per_sbh
     casts = "adapters in bfloat16 keep no cast of their input"
     if adapter.dtype == "float32":
         casts = "each adapter in float32 keeps a cast of its input"

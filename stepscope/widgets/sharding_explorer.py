@@ -99,10 +99,8 @@ def hiding(way: tuple[TrainingSetup, Layout], card: Card, nics: int) -> str:
         return "One rank sends nothing."
     bytes_per_s = nics * NIC_BYTES_PER_S or card.bytes_per_s_among(layout.dp_size)
     flops_per_s = 1e12 * card.peak_tflops.get(dtype, card.peak_tflops["float32"])
-    least, tokens = (
-        tokens_to_hide(setup, layout, flops_per_s, bytes_per_s),
-        setup.micro_batch_size * setup.seq_len,
-    )
+    least = tokens_to_hide(setup, layout, flops_per_s, bytes_per_s)
+    tokens = setup.micro_batch_size * setup.seq_len
     return (
         f"On paper this {'hides' if tokens >= least else 'does not hide'} behind the computing: at "
         f"{bytes_per_s / 1e9:.0f} GB/s it takes about {float(f'{least:.2g}'):,.0f} tokens a rank, "

@@ -31,10 +31,8 @@ def second_step_peak(setup: TrainingSetup):
 
 def largest_that_fits(setup: TrainingSetup) -> int:
     """By the explorer's own rule: context, workspaces and fragments counted."""
-    batch, peak = (
-        0,
-        lambda size: second_step_peak(replace(setup, micro_batch_size=size)).total_bytes,
-    )
+    batch = 0
+    peak = lambda size: second_step_peak(replace(setup, micro_batch_size=size)).total_bytes
     while fit_on(CARDS["H100 SXM"], peak(batch + 1)).expected_bytes >= 0:
         batch += 1
     return batch

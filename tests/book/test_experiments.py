@@ -83,10 +83,8 @@ def test_what_the_allocator_lab_shows():
     reserved = re.search(r"2\. (\d+) MiB; (\d+) with", text).groups()
     fails = []
     for option, num_mib in zip((False, True), reserved, strict=True):
-        free, small = (
-            film_of("a growing sequence", option),
-            film_of("a growing sequence", option, 64),
-        )
+        free = film_of("a growing sequence", option)
+        small = film_of("a growing sequence", option, 64)
         assert free.state(len(free)).reserved_bytes == int(num_mib) * MIB
         fails.append(bool(small.state(len(small)).failure))
     assert fails == [False, True]

@@ -124,10 +124,8 @@ def test_the_cards_of_torchtitan_s_runs_are_no_b200():
     least, most = 0.0, 1000.0
     for gib, printed in SHARES.items():
         percent, half = float(printed), 0.5 / 10 ** len(printed.partition(".")[2])
-        least, most = (
-            max(least, 100 * gib / (percent + half)),
-            min(most, 100 * gib / (percent - half)),
-        )
+        least = max(least, 100 * gib / (percent + half))
+        most = min(most, 100 * gib / (percent - half))
     assert least < most and round(least, 1) == round(most, 1) == 184.3
     b200_gib = CARDS["B200"].memory_bytes / GIB
     assert b200_gib < 179.94 < least
@@ -194,9 +192,8 @@ def test_the_figure_of_the_frontier_is_one_plane():
     assert words.count("peak") == 1 == sum("FLOPs run again" in word for word in words)
     assert not any("sequence" in word for word in words)
     told = texts_of("04")["compile-text"]
-    assert "This figure shows the plane" in told and " half" not in told.partition("## 4.5")[
-        2
-    ].replace("half a", "")
+    assert "This figure shows the plane" in told
+    assert " half" not in told.partition("## 4.5")[2].replace("half a", "")
 
 
 def test_collectives_call_record_stream_no_more():

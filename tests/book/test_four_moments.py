@@ -182,10 +182,8 @@ def too_low(model, precision) -> float:
 
 def test_what_the_two_tables_are_worth():
     told = texts_of("01")["further-flat"]
-    small, llama = (
-        too_low(models.GPT2_SMALL, recipes.FP32),
-        too_low(models.LLAMA_32_1B, recipes.PURE_BF16),
-    )
+    small = too_low(models.GPT2_SMALL, recipes.FP32)
+    llama = too_low(models.LLAMA_32_1B, recipes.PURE_BF16)
     assert f"{small:.0%}".replace("%", " %") + " too low for GPT-2 small" in told
     assert f"and {llama:.0%}".replace("%", " %") + " for Llama-3.2-1B" in told
 

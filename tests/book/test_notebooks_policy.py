@@ -198,10 +198,8 @@ short_lines = pattern_rule(
 def short_cells(notebook):
     lengths = []
     for cell in cells_of(notebook, "code"):
-        lines, is_setup = (
-            len(source_of(cell).rstrip().splitlines()),
-            "setup" in cell["metadata"].get("tags", []),
-        )
+        lines = len(source_of(cell).rstrip().splitlines())
+        is_setup = "setup" in cell["metadata"].get("tags", [])
         # a whole program that one would copy, with and without a card
         is_of_card = cell["id"].startswith("card-")
         lengths += [] if is_setup or is_of_card else [lines]

@@ -179,9 +179,8 @@ def test_C353(figures):
         for name, size in sizes.items()
     }
     assert all(rounds_to(percent[name], figures[name]) for name in sizes)
-    assert (figures["printed_low"], figures["printed_high"]) == (0.1, 1) and figures[
-        "large_rank"
-    ] == 64
+    assert (figures["printed_low"], figures["printed_high"]) == (0.1, 1)
+    assert figures["large_rank"] == 64
     figures.settle(
         **{
             name: figures["printed_low"] <= value <= figures["printed_high"]
@@ -258,9 +257,8 @@ def is_trained(uses_reentrant: bool) -> bool:
 def test_C360(figures):
     batch, steps = figures["batch"], figures["steps"]
     peak = peak_of_step(LORA, batch, figures["tokens"], grad_accum_steps=steps).total_bytes
-    assert (batch, steps, figures["tokens"]) == (4, 8, 2048) and CARDS["A10"].label_gb == figures[
-        "label_gb"
-    ]
+    assert (batch, steps, figures["tokens"]) == (4, 8, 2048)
+    assert CARDS["A10"].label_gb == figures["label_gb"]
     assert rounds_to(peak / BILLION, figures["gb"]) and not is_trained(uses_reentrant=True)
     figures.settle(
         product=batch * steps == figures["effective"],
@@ -271,10 +269,8 @@ def test_C360(figures):
 
 def test_C361(figures):
     """bitsandbytes' own layer, made as the configuration of Transformers says."""
-    transformers, modules = (
-        pytest.importorskip("transformers"),
-        pytest.importorskip("bitsandbytes.nn"),
-    )
+    transformers = pytest.importorskip("transformers")
+    modules = pytest.importorskip("bitsandbytes.nn")
     config = transformers.BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",

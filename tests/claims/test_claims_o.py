@@ -36,9 +36,8 @@ def settle_lora(
     figures, model: ModelConfig, also: dict[str, int] | None = None, **printed: int
 ) -> None:
     """LoRA on a card of the row's size, of which the answer tells rank and tokens, nothing run again and all."""
-    assert {name: figures[name] for name in printed} == printed and parameters_of(model) == figures[
-        "parameters"
-    ]
+    assert {name: figures[name] for name in printed} == printed
+    assert parameters_of(model) == figures["parameters"]
     choices = {"adapter": replace(LORA, rank=figures["rank"]), "seq_len": figures["tokens"]}
     peaks = {
         name: planned(model, A100_40, **choices, recomputation=way).peak_bytes
@@ -52,10 +51,8 @@ def settle_lora(
 
 
 def test_C390(figures):
-    wide, way = (
-        replace(LORA, rank=8, targets=TARGETS[1:]),
-        {"seq_len": 2048, "recomputation": "none"},
-    )
+    wide = replace(LORA, rank=8, targets=TARGETS[1:])
+    way = {"seq_len": 2048, "recomputation": "none"}
     peak = planned(LLAMA_32_1B, RTX, adapter=wide, **way).peak_bytes
     settle_lora(figures, LLAMA_32_1B, {"linear": peak}, rank=8, tokens=2048, card_gb=8)
 

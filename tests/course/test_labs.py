@@ -115,10 +115,8 @@ def points(course, student: str, lab: str = "lab1") -> list[float]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_release_holds_no_solution_and_no_hidden_test(course, name):
-    lab, text = (
-        load_lab(name),
-        (course / f"release/{name}/{name}.ipynb").read_text(encoding="utf-8"),
-    )
+    lab = load_lab(name)
+    text = (course / f"release/{name}/{name}.ipynb").read_text(encoding="utf-8")
     cells = [cell.source for cell in nbformat.reads(text, as_version=4).cells]
     assert not [word for word in ("SOLUTION", "HIDDEN", "RuntimeError") if word in text]
     assert not [task.answer for task in lab.tasks if any(task.solution in cell for cell in cells)]

@@ -15,10 +15,8 @@ from memkit.models import (
 )
 
 HUB = "https://huggingface.co"
-QWEN_3, CONFIG = (
-    f"{HUB}/Qwen/Qwen3",
-    "; config.json in ai-dynamo/aiconfigurator at 095f58a, aic-core/…/model_configs",
-)
+QWEN_3 = f"{HUB}/Qwen/Qwen3"
+CONFIG = "; config.json in ai-dynamo/aiconfigurator at 095f58a, aic-core/…/model_configs"
 PUBLISHED_COUNTS = {
     "GPT-2 small": (124_439_808, f"{HUB}/openai-community/gpt2"),
     "GPT-2 medium": (354_823_168, f"{HUB}/openai-community/gpt2-medium"),

@@ -189,15 +189,11 @@ def test_two_controls_are_answered_or_the_picture_says_that_they_are_not(
         path for path in sorted(site.glob("*.html")) if f'data-panel="{name}"' in path.read_text()
     ][:1]
     page.goto(f"{address}{file.name}")
-    place, reader = (
-        page.locator(f'[data-panel="{name}"]').first,
-        Reader(
-            name,
-            json.loads(
-                page.locator(f'[data-panel="{name}"]').first.get_attribute("data-arguments")
-            ),
-            pair,
-        ),
+    place = page.locator(f'[data-panel="{name}"]').first
+    reader = Reader(
+        name,
+        json.loads(page.locator(f'[data-panel="{name}"]').first.get_attribute("data-arguments")),
+        pair,
     )
     offered = {
         key: box

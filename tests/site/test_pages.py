@@ -195,12 +195,10 @@ def test_a_reader_with_keys_alone_goes_through_a_page(page, address):
     assert page.evaluate("document.activeElement.textContent") == "Skip to the text"
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
-    seen, controls = (
-        0,
-        page.evaluate(
-            "[...document.querySelectorAll('main :is(a[href], button, input, select, summary, [tabindex=\"0\"])')]"
-            ".filter((place) => place.checkVisibility() && !place.matches(':disabled')).length"
-        ),
+    seen = 0
+    controls = page.evaluate(
+        "[...document.querySelectorAll('main :is(a[href], button, input, select, summary, [tabindex=\"0\"])')]"
+        ".filter((place) => place.checkVisibility() && !place.matches(':disabled')).length"
     )
     for _ in range(controls + 5):
         page.keyboard.press("Tab")

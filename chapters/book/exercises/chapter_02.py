@@ -128,10 +128,8 @@ def _judge_scale(answer) -> str | None:
         return f"{answer!r} is not a number."
     if not 0 < answer < math.inf:
         return f"{answer!r} is no scale. It is a power of two, above 0."
-    largest, right = (
-        FORMATS["float16"].max,
-        2 ** math.floor(math.log2(FORMATS["float16"].max / 3.0)),
-    )
+    largest = FORMATS["float16"].max
+    right = 2 ** math.floor(math.log2(FORMATS["float16"].max / 3.0))
     known = {
         math.log2(right): "That is the exponent. The scale is 2 to that power.",
         1

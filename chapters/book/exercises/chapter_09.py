@@ -36,9 +36,8 @@ def peak_and_traffic(stage: int, dp_size: int) -> tuple[int, int]:
     """The peak of a rank and the bytes that it sends, for the run of exercise 9.6."""
     setup = TrainingSetup(model=LLAMA_2_7B, seq_len=2048, micro_batch_size=4, optimizer=FUSED_ADAMW)
     layout = Layout(stage=stage, dp_size=dp_size, param_dtype="bfloat16", reduce_dtype="float32")
-    return estimate_sharded(setup, layout).for_step(2).peak_bytes, step_traffic(
-        setup, layout
-    ).sent_bytes
+    peak_bytes = estimate_sharded(setup, layout).for_step(2).peak_bytes
+    return peak_bytes, step_traffic(setup, layout).sent_bytes
 
 
 def judge_layout(layout: object) -> str | None:

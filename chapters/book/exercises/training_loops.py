@@ -154,10 +154,8 @@ def _stepped(answer, max_norm=1.0, has_inf=False, old_gradient=None):
     model = nn.Linear(4, 1, bias=False)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
-    optimizer, scaler = (
-        torch.optim.SGD(model.parameters(), lr=0.5),
-        torch.amp.GradScaler("cpu", 4096.0),
-    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    scaler = torch.amp.GradScaler("cpu", 4096.0)
     start = model.weight.detach().clone()
     loss = model(torch.tensor([[3.0, 4.0, 0.0, 0.0]])).sum() * (float("inf") if has_inf else 1.0)
     if old_gradient is not None:

@@ -30,10 +30,8 @@ class InPyTorch:
     neg, tanh, add, mul = torch.neg, torch.tanh, torch.add, torch.mul
 
     def __init__(self):
-        self.weight, self.row = (
-            torch.randn(COUNT, requires_grad=True),
-            torch.randn(1, requires_grad=True),
-        )
+        self.weight = torch.randn(COUNT, requires_grad=True)
+        self.row = torch.randn(1, requires_grad=True)
         self.constant = torch.randn(COUNT)
 
     def swap(self, x):

@@ -13,10 +13,8 @@ from memkit.timeline import PARTS
 def test_a_piece_is_as_long_as_its_number():
     rows = {name: bytes_per_parameter(precision, ADAMW) for name, precision in PRECISIONS.items()}
     picture = rows_figure(rows, "AdamW", "bytes")
-    marks, wanted = (
-        marks_of(picture, "size"),
-        [size for row in rows.values() for size in row.values()],
-    )
+    marks = marks_of(picture, "size")
+    wanted = [size for row in rows.values() for size in row.values()]
     assert [float(mark.data["size"]) for mark in marks] == pytest.approx(wanted)
     scale = marks[0].at("width") / wanted[0]
     assert [mark.at("width") for mark in marks] == pytest.approx(

@@ -21,12 +21,10 @@ def figures(tmp_path_factory) -> dict:
 
 def test_the_dtypes_of_a_block_are_those_of_a_real_one_under_autocast(figures):
     x, seen = torch.randn(2, 8, 64), []
-    norm, wide, narrow, output = (
-        torch.nn.LayerNorm(64),
-        torch.nn.Linear(64, 256),
-        torch.nn.Linear(256, 64),
-        torch.nn.Linear(64, 64),
-    )
+    norm = torch.nn.LayerNorm(64)
+    wide = torch.nn.Linear(64, 256)
+    narrow = torch.nn.Linear(256, 64)
+    output = torch.nn.Linear(64, 64)
     query_key_value = torch.nn.Linear(64, 192)
 
     def note(result):

@@ -85,10 +85,8 @@ def test_values_words_and_gaps_stand_at_their_places(code: int) -> None:
 
 
 def test_nothing_beside_a_nan_and_one_neighbour_of_infinity() -> None:
-    nan, infinity = (
-        words_of(bit_figure(0x7F, "float8_e4m3fn")),
-        words_of(bit_figure(0x7C00, "float16")),
-    )
+    nan = words_of(bit_figure(0x7F, "float8_e4m3fn"))
+    infinity = words_of(bit_figure(0x7C00, "float16"))
     assert nan.split(" | ").count("none") == 2 and "NaN" in nan and "gap" not in nan
     assert infinity.split(" | ").count("none") == 1 and "65504" in infinity and "∞" in infinity
 

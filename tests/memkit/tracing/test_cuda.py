@@ -128,10 +128,8 @@ def attention_name(
     dtype=HALF, head_dim=64, backends=None, length=64, kv_heads=4, has_mask=False, **choices
 ) -> str:
     with pretend_cuda(), sdpa_kernel(backends) if backends else nullcontext():
-        q, k = (
-            on_card(2, 4, 64, head_dim, dtype=dtype),
-            on_card(2, kv_heads, length, head_dim, dtype=dtype),
-        )
+        q = on_card(2, 4, 64, head_dim, dtype=dtype)
+        k = on_card(2, kv_heads, length, head_dim, dtype=dtype)
         mask = torch.ones(64, 64, dtype=torch.bool, device="cuda").tril() if has_mask else None
         names, waiting = set(), [F.scaled_dot_product_attention(q, k, k, mask, **choices).grad_fn]
         while waiting:

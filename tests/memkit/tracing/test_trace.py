@@ -432,10 +432,8 @@ def test_what_a_program_sets_for_all_of_torch_is_put_back(how, error):
     """Also the hooks of a checkpoint whose function fails, which torch leaves on while the error is held."""
 
     def settings():
-        context, state = (
-            getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None),
-            state_of_torch(),
-        )
+        context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+        state = state_of_torch()
         return (
             context and context.device,
             torch.get_default_dtype(),

@@ -66,10 +66,8 @@ def sharded(stage: int, **choices) -> Layout:
     return Layout(stage=stage, dp_size=4, **choices)
 
 
-LORA, QLORA = (
-    {"precision": PURE_BF16, "adapter": "as loaded"},
-    {"precision": PURE_BF16, "adapter": "nf4"},
-)
+LORA = {"precision": PURE_BF16, "adapter": "as loaded"}
+QLORA = {"precision": PURE_BF16, "adapter": "nf4"}
 IN_BF16 = {"precision": FP32, "layout": sharded(3, param_dtype="bfloat16", reduce_dtype="float32")}
 AUTO, AT_ONCE = {"precision": AUTOCAST_BF16}, {"precision": PURE_BF16, "grad_accum_steps": 1}
 PLANS = {

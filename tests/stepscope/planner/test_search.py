@@ -190,11 +190,9 @@ def test_sharding_lets_a_model_fit_that_no_card_holds():
 def test_what_is_given_up_follows_from_the_numbers_that_are_kept():
     """Recipes by their dtypes: what a step rounds, sums and keeps."""
     setup = TrainingSetup(model=TINY_LLAMA, precision=PURE_BF16, seq_len=64)
-    summed, states, rounded = (
-        "gradients summed in 16 bits",
-        "states rounded to bf16",
-        "updates rounded to bf16",
-    )
+    summed = "gradients summed in 16 bits"
+    states = "states rounded to bf16"
+    rounded = "updates rounded to bf16"
     assert set(plan_of(setup, CARD).gives_up) == {states, rounded}
     assert set(plan_of(replace(setup, grad_accum_steps=2), CARD).gives_up) == {
         summed,

@@ -90,11 +90,9 @@ def test_a_token_pays_for_the_experts_that_it_uses():
     assert terms(model=model)["passes"] == pytest.approx(
         6 * 3.3e9 * TOKENS * STEPS / TENSOR, rel=0.02
     )
-    few = replace(model, num_layers=4)
+    few = replace(model, num_layers=4, intermediate_size=64)
     cheap, dear = (
-        terms(model=replace(few, dense_layers=dense, intermediate_size=64), recomputation=every(2))[
-            "passes"
-        ]
+        terms(model=replace(few, dense_layers=dense), recomputation=every(2))["passes"]
         for dense in ((0, 2), (1, 3))
     )
     assert cheap < 0.97 * dear
@@ -157,9 +155,8 @@ def test_cards_with_links_of_their_own_send_over_them():
 def test_a_bridge_of_two_cards_carries_nothing_for_eight():
     """H100 PCIe: three bridges of 100 GB/s each way join two cards; PCIe 5.0 x16 has 63 GB/s (NVIDIA's data sheet)."""
     for dp_size, rate in ((2, 300e9), (8, 63.02e9)):
-        found = seconds_by_term(SETUP, CARDS["H100 PCIe"], Layout(stage=0, dp_size=dp_size))[
-            "links"
-        ]
+        layout = Layout(stage=0, dp_size=dp_size)
+        found = seconds_by_term(SETUP, CARDS["H100 PCIe"], layout)["links"]
         assert found == pytest.approx(STEPS * 2 * 2 * P * (dp_size - 1) / dp_size / rate, rel=0.01)
 
 

@@ -175,10 +175,8 @@ def test_a_model_of_few_positions_gets_as_many_tokens():
 
 def test_a_trace_of_the_trainer_writes_no_checkpoint_and_deletes_none(tmp_path):
     """A run writes its own and deletes the oldest; a trace leaves the folder as it is."""
-    transformers, safetensors = (
-        pytest.importorskip("transformers"),
-        pytest.importorskip("safetensors.torch"),
-    )
+    transformers = pytest.importorskip("transformers")
+    safetensors = pytest.importorskip("safetensors.torch")
 
     def files() -> list[str]:
         return sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))

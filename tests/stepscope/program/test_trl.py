@@ -15,10 +15,8 @@ TOKENS = {"<pad>": 0, "<eos>": 1, "a": 2, "b": 3}
 def test_sft_trainer_trains_the_adapters_and_recomputes_by_default(tmp_path):
     """Two steps; as many parameters as the formula says; blocks are checkpointed unless one says otherwise."""
     trl, peft, datasets = (pytest.importorskip(name) for name in ("trl", "peft", "datasets"))
-    transformers, tokenizers = (
-        pytest.importorskip("transformers"),
-        pytest.importorskip("tokenizers"),
-    )
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel(TOKENS, unk_token="a"))
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=words, pad_token="<pad>", eos_token="<eos>"

@@ -236,10 +236,8 @@ OFTEN = {(models.LLAMA_2_7B, 2), (models.LLAMA_2_7B, 512)}
     ids=lambda value: getattr(value, "name", value),
 )
 def test_one_rank_of_many_of_a_large_model(model, size):
-    setup, layout = (
-        TrainingSetup(model=model, seq_len=512),
-        Layout(stage=3, dp_size=size, **IN_BF16),
-    )
+    setup = TrainingSetup(model=model, seq_len=512)
+    layout = Layout(stage=3, dp_size=size, **IN_BF16)
     peaks = [
         timeline.for_step(2).peak_bytes
         for timeline in (estimate_sharded(setup, layout), traced(setup, layout))

@@ -74,10 +74,8 @@ def diffusion(device):
     schedule = diffusers.DDPMScheduler(num_train_timesteps=100)
 
     def loss():
-        images, text = (
-            torch.randn(2, 4, 16, 16, device=device),
-            torch.randn(2, 7, 32, device=device),
-        )
+        images = torch.randn(2, 4, 16, 16, device=device)
+        text = torch.randn(2, 7, 32, device=device)
         noise, times = torch.randn_like(images), torch.randint(0, 100, (2,), device=device)
         return F.mse_loss(net(schedule.add_noise(images, noise, times), times, text).sample, noise)
 

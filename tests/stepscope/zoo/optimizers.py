@@ -61,10 +61,8 @@ def recurrent(device):
     )
 
 
-COMPILED, ONE_KERNEL = (
-    "a compiled function is traced as the code",
-    "workspace that a compiled step takes",
-)
+COMPILED = "a compiled function is traced as the code"
+ONE_KERNEL = "workspace that a compiled step takes"
 REFUSED = dict.fromkeys(("cuda", "cpu"), "needs the values of a tensor")
 
 PROGRAMS = [

@@ -200,10 +200,8 @@ def spoken(device):
     convolution, recurrent, head = net.to(device)
 
     def loss():
-        sound, letters = (
-            torch.randn(8, 40, 200, device=device),
-            torch.randint(1, 29, (8, 20), device=device),
-        )
+        sound = torch.randn(8, 40, 200, device=device)
+        letters = torch.randint(1, 29, (8, 20), device=device)
         scores = (
             head(recurrent(convolution(sound).transpose(1, 2))[0]).log_softmax(-1).transpose(0, 1)
         )
