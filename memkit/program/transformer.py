@@ -43,29 +43,24 @@ class Attention(nn.Module):
         super().__init__()
         config = setup.model
         self.config, self.setup = config, setup
+        hidden = config.hidden_size
         if config.fuses_qkv:
             width = config.query_size + 2 * config.kv_size
-            self.qkv = nn.Linear(config.hidden_size, width, config.has_qkv_bias, **where)
+            self.qkv = nn.Linear(hidden, width, config.has_qkv_bias, **where)
         else:
-            self.query = nn.Linear(
-                config.hidden_size, config.query_size, config.has_qkv_bias, **where
-            )
-            self.key = nn.Linear(config.hidden_size, config.kv_size, config.has_qkv_bias, **where)
-            self.value = nn.Linear(config.hidden_size, config.kv_size, config.has_qkv_bias, **where)
-        self.output = nn.Linear(
-            config.query_size, config.hidden_size, config.has_output_bias, **where
-        )
+            self.query = nn.Linear(hidden, config.query_size, config.has_qkv_bias, **where)
+            self.key = nn.Linear(hidden, config.kv_size, config.has_qkv_bias, **where)
+            self.value = nn.Linear(hidden, config.kv_size, config.has_qkv_bias, **where)
+        self.output = nn.Linear(config.query_size, hidden, config.has_output_bias, **where)
         if config.has_qk_norm:
-            self.query_norm, self.key_norm = (
-                make_norm(setup, config.head_dim, **where) for _ in range(2)
-            )
+            self.query_norm = make_norm(setup, config.head_dim, **where)
+            self.key_norm = make_norm(setup, config.head_dim, **where)
 
     def forward(self, x_BSD: Tensor, shared: dict[str, Tensor]) -> Tensor:
         config = self.config
         if config.fuses_qkv:
-            q, k, v = self.qkv(x_BSD).split(
-                [config.query_size, config.kv_size, config.kv_size], dim=-1
-            )
+            widths = [config.query_size, config.kv_size, config.kv_size]
+            q, k, v = self.qkv(x_BSD).split(widths, dim=-1)
         else:
             q, k, v = self.query(x_BSD), self.key(x_BSD), self.value(x_BSD)
         q, k, v = (t.unflatten(-1, (-1, config.head_dim)) for t in (q, k, v))
@@ -114,16 +109,11 @@ class MLP(nn.Module):
         super().__init__()
         config = setup.model
         self.is_gated = config.mlp == "swiglu"
+        hidden, inner = config.hidden_size, config.intermediate_size
         if self.is_gated:
-            self.gate = nn.Linear(
-                config.hidden_size, config.intermediate_size, config.has_mlp_bias, **where
-            )
-        self.up = nn.Linear(
-            config.hidden_size, config.intermediate_size, config.has_mlp_bias, **where
-        )
-        self.down = nn.Linear(
-            config.intermediate_size, config.hidden_size, config.has_mlp_bias, **where
-        )
+            self.gate = nn.Linear(hidden, inner, config.has_mlp_bias, **where)
+        self.up = nn.Linear(hidden, inner, config.has_mlp_bias, **where)
+        self.down = nn.Linear(inner, hidden, config.has_mlp_bias, **where)
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         if self.is_gated:
@@ -150,10 +140,9 @@ class Block(nn.Module):
         self.mlp = MLPS[mlp or setup.model.mlp](setup, **where)
 
     def forward(self, x_BSD: Tensor, shared: dict[str, Tensor]) -> Tensor:
-        x_BSD = x_BSD + F.dropout(
-            self.attention(self.norm_1(x_BSD), shared), self.dropout, self.training
-        )
-        return x_BSD + F.dropout(self.mlp(self.norm_2(x_BSD)), self.dropout, self.training)
+        dropped = partial(F.dropout, p=self.dropout, training=self.training)
+        x_BSD = x_BSD + dropped(self.attention(self.norm_1(x_BSD), shared))
+        return x_BSD + dropped(self.mlp(self.norm_2(x_BSD)))
 
 
 def initialise(module: nn.Module) -> nn.Module:
@@ -244,13 +233,9 @@ class Transformer(nn.Module):
         if setup.attention == "stored":
             shared["mask"] = torch.ones(seq_len, seq_len, dtype=torch.bool, device=device).triu_(1)
         if config.position == "rotary":
-            half = (
-                torch.arange(0, config.head_dim, 2, device=device, dtype=torch.float32)
-                / config.head_dim
-            )
-            angle_SH = torch.outer(
-                torch.arange(seq_len, device=device, dtype=torch.float32), 10000.0**-half
-            )
+            where = {"device": device, "dtype": torch.float32}
+            half = torch.arange(0, config.head_dim, 2, **where) / config.head_dim
+            angle_SH = torch.outer(torch.arange(seq_len, **where), 10000.0**-half)
             angle_SH = torch.cat((angle_SH, angle_SH), dim=-1)
             dtype = getattr(torch, setup.precision.compute_dtype)
             shared["rotary"] = {
