@@ -71,6 +71,7 @@ check: $(VENV)/.test    ## for the change at hand: the tests of a folder or modu
 
 test: $(VENV)/.test     ## for a commit: every module, 00 to 06 with exercises and further cell by cell without stepscope, one walk in a browser
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(PYTEST) -n 2 --dist loadscope -m "not sweep and $(QUICK)"
 	$(PYTEST) -m "not sweep and $(ALONE)" $(LONE)
 	$(if $(PART_ONE),PYTHONPATH=$(CURDIR)/tests/kit_alone $(COMPARE) $(PART_ONE))

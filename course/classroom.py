@@ -26,13 +26,19 @@ from memkit.fit import CONTEXT_BYTES, planned_room
 from memkit.units import GIB, MIB, aligned_table, as_one_of, as_whole_number, format_bytes
 
 FOLDER = Path(__file__).resolve().parents[1] / "chapters"
-DECLARED = re.compile(r"^\*\d+ min.*?(?:under (\d+) GiB|\(0\sGiB\)|(no GPU memory))\*", re.MULTILINE)
+DECLARED = re.compile(
+    r"^\*\d+ min.*?(?:under (\d+) GiB|\(0\sGiB\)|(no GPU memory))\*", re.MULTILINE
+)
 
 PROFILES = {
-    "A100 PCIe 40 GB": "1g.5gb 1g.10gb 3g.20gb 7g.40gb", "A100 SXM 40 GB": "1g.5gb 1g.10gb 3g.20gb 7g.40gb",
-    "A100 PCIe 80 GB": "1g.10gb 1g.20gb 3g.40gb 7g.80gb", "A100 SXM 80 GB": "1g.10gb 1g.20gb 3g.40gb 7g.80gb",
-    "H100 PCIe": "1g.10gb 1g.20gb 3g.40gb 7g.80gb", "H100 SXM": "1g.10gb 1g.20gb 3g.40gb 7g.80gb",
-    "H100 NVL": "1g.12gb 1g.24gb 3g.47gb 7g.94gb", "H200": "1g.18gb 1g.35gb 3g.71gb 7g.141gb",
+    "A100 PCIe 40 GB": "1g.5gb 1g.10gb 3g.20gb 7g.40gb",
+    "A100 SXM 40 GB": "1g.5gb 1g.10gb 3g.20gb 7g.40gb",
+    "A100 PCIe 80 GB": "1g.10gb 1g.20gb 3g.40gb 7g.80gb",
+    "A100 SXM 80 GB": "1g.10gb 1g.20gb 3g.40gb 7g.80gb",
+    "H100 PCIe": "1g.10gb 1g.20gb 3g.40gb 7g.80gb",
+    "H100 SXM": "1g.10gb 1g.20gb 3g.40gb 7g.80gb",
+    "H100 NVL": "1g.12gb 1g.24gb 3g.47gb 7g.94gb",
+    "H200": "1g.18gb 1g.35gb 3g.71gb 7g.141gb",
     "B200": "1g.23gb 1g.45gb 3g.90gb 7g.180gb",
 }
 """By card the profiles that cut it into equal instances: 7 of an eighth of its memory, 4 of two, 2 of four, 1."""
@@ -89,10 +95,18 @@ class Classroom:
                 per_card = (str(way.per_card[chapter]) for way in self.ways)
                 rows.append([chapter, f"≤ {format_bytes(budget)}", *per_card])
         without = ", ".join(chapter for chapter, budget in self.budgets.items() if not budget)
-        lines = [f"one {self.card}, students at once:", "", aligned_table(rows), f"no GPU memory: {without}"]
+        lines = [
+            f"one {self.card}, students at once:",
+            "",
+            aligned_table(rows),
+            f"no GPU memory: {without}",
+        ]
         for way in self.ways:
             cards = f"{way.cards} card{'s' * (way.cards > 1)}"
-            lines += ["", f"{way.name}: {self.students} students on {cards}, {format_bytes(way.each_bytes)} each"]
+            lines += [
+                "",
+                f"{way.name}: {self.students} students on {cards}, {format_bytes(way.each_bytes)} each",
+            ]
             lines += [f"    {line}" for line in way.settings]
             lines += [f"  keeps apart: {way.isolates}", f"  does not: {way.leaves_open}"]
         return "\n".join([*lines, *(f"\n{words}" for words in self.missing)])
@@ -114,7 +128,9 @@ def chapter_budgets(folder: Path = FOLDER) -> dict[str, int]:
         number = path.name.partition("_")[0]
         budgets[number] = max(budgets.get(number, 0), int(found[1] or 0) * GIB)
     if not budgets:
-        raise ValueError(f"no chapters in {folder}; the command needs the book's repository beside the package")
+        raise ValueError(
+            f"no chapters in {folder}; the command needs the book's repository beside the package"
+        )
     return budgets
 
 
@@ -126,7 +142,9 @@ def most_sharing(card_bytes: int, budget: int) -> int:
     """
     held = math.ceil(budget * 100 / 99) + CONTEXT_BYTES
     shares = card_bytes // held + 1
-    while shares and (card_bytes // shares <= CONTEXT_BYTES or planned_room(card_bytes // shares) < budget):
+    while shares and (
+        card_bytes // shares <= CONTEXT_BYTES or planned_room(card_bytes // shares) < budget
+    ):
         shares -= 1
     return shares
 
@@ -153,14 +171,18 @@ def by_mig(card: Card, students: int, budgets: dict[str, int]) -> Way | None:
     cards, here = spread_over(students, fitting[0][1])
     name, count, size = next(profile for profile in reversed(fitting) if profile[1] >= here)
     return Way(
-        name="MIG", cards=cards, each_bytes=planned_room(size),
+        name="MIG",
+        cards=cards,
+        each_bytes=planned_room(size),
         per_card={chapter: instances(card, need)[0][1] for chapter, need in budgets.items()},
         settings=(
-            "sudo nvidia-smi -i 0 -mig 1", f"sudo nvidia-smi mig -i 0 -cgi {','.join([name] * count)} -C",
+            "sudo nvidia-smi -i 0 -mig 1",
+            f"sudo nvidia-smi mig -i 0 -cgi {','.join([name] * count)} -C",
             "nvidia-smi -L     # a name for each instance; a student's server gets one: CUDA_VISIBLE_DEVICES=MIG-...",
             f"Kubernetes: nvidia.com/mig-{name}: 1",
         ),
-        isolates=ISOLATION["MIG"][0], leaves_open=ISOLATION["MIG"][1],
+        isolates=ISOLATION["MIG"][0],
+        leaves_open=ISOLATION["MIG"][1],
     )
 
 
@@ -185,12 +207,19 @@ def by_process(name: str, card: Card, students: int, budgets: dict[str, int]) ->
     }
     isolates, leaves_open = ISOLATION[name]
     return Way(
-        name=name, per_card=per_card, cards=cards, each_bytes=planned_room(share), settings=settings[name],
-        isolates=isolates, leaves_open=leaves_open,
+        name=name,
+        per_card=per_card,
+        cards=cards,
+        each_bytes=planned_room(share),
+        settings=settings[name],
+        isolates=isolates,
+        leaves_open=leaves_open,
     )
 
 
-def plan_classroom(card_name: str, students: int, budgets: dict[str, int] | None = None) -> Classroom:
+def plan_classroom(
+    card_name: str, students: int, budgets: dict[str, int] | None = None
+) -> Classroom:
     """Students per card and settings, in the order MIG, MPS, fraction.
 
     >>> room = plan_classroom("A100 SXM 80 GB", 20, {"01": 2 * GIB})
@@ -215,13 +244,16 @@ def plan_classroom(card_name: str, students: int, budgets: dict[str, int] | None
         missing.append(f"MPS: NVIDIA's; {card.vendor} has no such server.")
     ways.append(by_process("fraction", card, students, needed))
     found = tuple(way for way in ways if way)
-    return Classroom(card=card.name, students=students, budgets=budgets, ways=found, missing=tuple(missing))
-
+    return Classroom(
+        card=card.name, students=students, budgets=budgets, ways=found, missing=tuple(missing)
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the plan for a card and a class; what cannot be used is said in one line, with exit code 2."""
-    parser = argparse.ArgumentParser(prog="python -m course.classroom", description="one card for many students")
+    parser = argparse.ArgumentParser(
+        prog="python -m course.classroom", description="one card for many students"
+    )
     parser.add_argument("--card", required=True, help="a name such as 'A100 SXM 80 GB'")
     parser.add_argument("--students", type=int, required=True, help="students at once")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")

@@ -21,7 +21,9 @@ from course.labs import NAMES, load_lab
 from dev.notebooks import family_of, kind_of, place_of
 
 GUIDE, ANSWERS = ROOT / "course" / "GUIDE.md", ROOT / "course" / "WRONG_ANSWERS.md"
-CHAPTERS = {int(path.name[:2]): path for path in sorted((ROOT / "chapters").glob("[0-9][0-9]_*.ipynb"))}
+CHAPTERS = {
+    int(path.name[:2]): path for path in sorted((ROOT / "chapters").glob("[0-9][0-9]_*.ipynb"))
+}
 HEADING = re.compile(r"^## (.+?)(?: \(\d+ minutes?\))?$", re.MULTILINE)
 BLOCK = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 LONG = 200  # characters of a wrong answer, above which it is shown by what differs from a right one
@@ -69,7 +71,9 @@ def item(words: str) -> tuple[str, int]:
         return f"exercise {number}, {title}{place}", minutes
     chapter = int(re.match(r"\d+", words)[0])
     start = words.partition(" ")[2] or f"{words} "
-    [found] = [name for name in section_minutes(notebook(chapter)).items() if name[0].startswith(start)]
+    [found] = [
+        name for name in section_minutes(notebook(chapter)).items() if name[0].startswith(start)
+    ]
     return f"{found[0]}" if found[0][0].isdigit() else f"0 {found[0]}", found[1]
 
 
@@ -77,7 +81,9 @@ def syllabus(name: str) -> str:
     """A table of what is gone through, with the minutes that the book computes for it."""
     rows = [item(words) for words in SYLLABI[name]]
     lines = [f"| {what} | {minutes} |" for what, minutes in rows]
-    return "\n".join(["| part | minutes |", "|---|---|", *lines, f"| **together** | **{total(name)}** |"])
+    return "\n".join(
+        ["| part | minutes |", "|---|---|", *lines, f"| **together** | **{total(name)}** |"]
+    )
 
 
 def walked(name: str) -> dict[int, tuple[list[dict], list[str], str]]:
@@ -87,7 +93,9 @@ def walked(name: str) -> dict[int, tuple[list[dict], list[str], str]]:
     for words in SYLLABI[name]:
         start = words if words.startswith("ex ") else item(words)[0].removeprefix("0 ")
         wanted.setdefault(int(re.search(r"\d+", words)[0]), []).append(start)
-    return {chapter: _down_to(notebook(chapter)["cells"], starts) for chapter, starts in wanted.items()}
+    return {
+        chapter: _down_to(notebook(chapter)["cells"], starts) for chapter, starts in wanted.items()
+    }
 
 
 def _down_to(cells: list[dict], starts: list[str]) -> tuple[list[dict], list[str], str]:
@@ -99,13 +107,20 @@ def _down_to(cells: list[dict], starts: list[str]) -> tuple[list[dict], list[str
         here = f"ex {cell['id'][3:].replace('-', '.')}" if cell["id"].startswith("ex-") else heading
         if is_code and any(here.startswith(start) for start in starts):
             last, talked = place, [*talked, cell["id"]]
-    after = next(found[0] for cell in cells[last + 1 :] if (found := HEADING.findall("".join(cell["source"]))))
+    after = next(
+        found[0]
+        for cell in cells[last + 1 :]
+        if (found := HEADING.findall("".join(cell["source"])))
+    )
     return [cell for cell in cells[: last + 1] if cell["cell_type"] == "code"], talked, after
 
 
 def walk() -> str:
     """A table of the workshop's way through the notebooks."""
-    rows = ["| chapter | select | code cells that run | those that the class looks at, in order |", "|---|---|---|---|"]
+    rows = [
+        "| chapter | select | code cells that run | those that the class looks at, in order |",
+        "|---|---|---|---|",
+    ]
     for chapter, (cells, talked, after) in walked("workshop").items():
         shown = ", ".join(f"`{cell}`" for cell in talked)
         rows.append(f"| {chapter:02d} | *{after}* | {len(cells)} | {shown} |")
@@ -119,7 +134,10 @@ def total(name: str) -> int:
 
 def labs() -> str:
     """A table of the labs: time, points, what each measures."""
-    rows = ["| lab | after chapter | minutes | points | it measures whether a student can |", "|---|---|---|---|---|"]
+    rows = [
+        "| lab | after chapter | minutes | points | it measures whether a student can |",
+        "|---|---|---|---|---|",
+    ]
     for name in NAMES:
         lab = load_lab(name)
         points = sum(task.points for task in lab.tasks) + lab.prose.points
@@ -134,7 +152,9 @@ def rubrics() -> str:
     for name in NAMES:
         lab = load_lab(name)
         question = " ".join(lab.prose.question.split())
-        parts.append(f"**{lab.title}.** {question}\n\n" + "\n".join(f"- {line}" for line in lab.prose.rubric))
+        parts.append(
+            f"**{lab.title}.** {question}\n\n" + "\n".join(f"- {line}" for line in lab.prose.rubric)
+        )
     return "\n\n".join(parts)
 
 
@@ -196,7 +216,9 @@ def written(answer: object, right: object = None) -> str:
     if isinstance(answer, int):
         return f"`{answer:,}`: "
     typed = repr(answer)
-    return f"a right answer but `{changes(answer, right)}`: " if len(typed) > LONG else f"`{typed}`: "
+    return (
+        f"a right answer but `{changes(answer, right)}`: " if len(typed) > LONG else f"`{typed}`: "
+    )
 
 
 def changes(answer: object, right: object) -> str:
@@ -209,7 +231,11 @@ def changes(answer: object, right: object) -> str:
         differ = [key for key in answer if answer[key] != right.get(key)]
         return "; ".join(f"{key}: {changes(answer[key], right.get(key))}" for key in differ)
     if isinstance(answer, tuple) and isinstance(right, tuple) and len(answer) == len(right):
-        return ", ".join(changes(mine, theirs) for mine, theirs in zip(answer, right, strict=True) if mine != theirs)
+        return ", ".join(
+            changes(mine, theirs)
+            for mine, theirs in zip(answer, right, strict=True)
+            if mine != theirs
+        )
     if not is_dataclass(answer):
         return repr(answer)
     if type(answer) is not type(right):

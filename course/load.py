@@ -33,7 +33,10 @@ from pathlib import Path
 import psutil
 import requests
 import websocket
-from jupyter_server.services.kernels.connection.base import deserialize_msg_from_ws_v1, serialize_msg_to_ws_v1
+from jupyter_server.services.kernels.connection.base import (
+    deserialize_msg_from_ws_v1,
+    serialize_msg_to_ws_v1,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 CHAPTER = "chapters/01_memory_breakdown.ipynb"
@@ -100,7 +103,9 @@ class Student:
     def ask(self, path: str, method: str = "GET", **kwargs) -> requests.Response:
         """The answer of the student's own server."""
         headers = {"X-XSRFToken": self._token(f"/user/{self.name}/")}
-        answer = self.web.request(method, f"{self.server}/api/{path}", headers=headers, timeout=120, **kwargs)
+        answer = self.web.request(
+            method, f"{self.server}/api/{path}", headers=headers, timeout=120, **kwargs
+        )
         answer.raise_for_status()
         return answer
 
@@ -124,17 +129,27 @@ class Student:
         request = requests.Request("GET", address, cookies=self.web.cookies)
         cookie = self.web.prepare_request(request).headers["Cookie"]
         self.socket = websocket.create_connection(
-            address.replace("http", "ws", 1), cookie=cookie, origin=self.hub, subprotocols=[PROTOCOL], timeout=60
+            address.replace("http", "ws", 1),
+            cookie=cookie,
+            origin=self.hub,
+            subprotocols=[PROTOCOL],
+            timeout=60,
         )
 
     def send(self, kind: str, content: dict) -> str:
         """Send a message to the kernel's shell; returns its id."""
         header = {
-            "msg_id": uuid.uuid4().hex, "msg_type": kind, "username": self.name, "session": self.name,
-            "version": "5.3", "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "msg_id": uuid.uuid4().hex,
+            "msg_type": kind,
+            "username": self.name,
+            "session": self.name,
+            "version": "5.3",
+            "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
         message = {"header": header, "parent_header": {}, "metadata": {}, "content": content}
-        self.socket.send_binary(serialize_msg_to_ws_v1(message, "shell", lambda part: json.dumps(part).encode()))
+        self.socket.send_binary(
+            serialize_msg_to_ws_v1(message, "shell", lambda part: json.dumps(part).encode())
+        )
         return header["msg_id"]
 
     def answers(self, msg_id: str, seconds: float) -> Iterator[tuple[str, dict]]:
@@ -171,7 +186,9 @@ class Student:
         if error:
             raise RuntimeError(f"{self.name}: the panel failed: {error}")
         states = {content["comm_id"]: content["data"]["state"] for content in opened}
-        self.slider = next(c for c, state in states.items() if state.get("_model_name") == "IntSliderModel")
+        self.slider = next(
+            c for c, state in states.items() if state.get("_model_name") == "IntSliderModel"
+        )
 
     def run_chapter(self, num_cells: int | None) -> list[str]:
         """Run the chapter's code cells in order; returns those that failed."""
@@ -185,8 +202,12 @@ class Student:
         self.moves.append(move)
         data = {"method": "update", "state": {"value": value}, "buffer_paths": []}
         try:
-            for kind, content in self.answers(self.send("comm_msg", {"comm_id": self.slider, "data": data}), 30):
-                if kind == "comm_msg" and "<svg" in str(content["data"].get("state", {}).get("value", "")):
+            for kind, content in self.answers(
+                self.send("comm_msg", {"comm_id": self.slider, "data": data}), 30
+            ):
+                if kind == "comm_msg" and "<svg" in str(
+                    content["data"].get("state", {}).get("value", "")
+                ):
                     move.seconds = clock() - move.sent
         except (TimeoutError, OSError, websocket.WebSocketException) as error:
             self.troubles.append(f"{type(error).__name__}: {error}")
@@ -200,6 +221,7 @@ class Student:
 
 def move_slider(student: Student, seconds: int, started: float, mishaps: Sequence[str]) -> None:
     """Move once a second, at a moment of it drawn by lot; a third of the way on, her mishaps."""
+
     def clock() -> float:
         return time.monotonic() - started
 
@@ -228,17 +250,25 @@ def fill_memory(student: Student) -> None:
     """Fill the memory until Python refuses, and throw it away."""
     error = student.run(FILLS, 120)[0]
     if error != "MemoryError" or student.run("hoard = None")[0]:
-        student.troubles.append(f"filling the memory ended in {error or 'nothing'}, not in MemoryError")
+        student.troubles.append(
+            f"filling the memory ended in {error or 'nothing'}, not in MemoryError"
+        )
 
 
 def fill_card(student: Student) -> None:
     """Run out of a played card of 256 MiB."""
     error = student.run(OVERFLOWS, 120)[0]
     if error != "OutOfMemoryError":
-        student.troubles.append(f"the played card ended in {error or 'nothing'}, not in OutOfMemoryError")
+        student.troubles.append(
+            f"the played card ended in {error or 'nothing'}, not in OutOfMemoryError"
+        )
 
 
-MISHAPS = {"kills the kernel": kill_kernel, "fills the memory": fill_memory, "fills a played card": fill_card}
+MISHAPS = {
+    "kills the kernel": kill_kernel,
+    "fills the memory": fill_memory,
+    "fills a played card": fill_card,
+}
 
 
 @contextmanager
@@ -249,10 +279,18 @@ def running_hub(folder: Path, password: str, port: int = 8123) -> Iterator[psuti
     """
     names = {"FOLDER": str(folder), "PASSWORD": password, "ADDRESS": f"http://127.0.0.1:{port}"}
     environment = os.environ | {f"MEMKIT_HUB_{name}": value for name, value in names.items()}
-    command = [sys.executable, "-m", "jupyterhub", "-f", str(ROOT / "course/hub/jupyterhub_config.py")]
+    command = [
+        sys.executable,
+        "-m",
+        "jupyterhub",
+        "-f",
+        str(ROOT / "course/hub/jupyterhub_config.py"),
+    ]
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "hub.log").open("w") as log:
-        hub = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+        hub = subprocess.Popen(
+            command, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
     process, seen = psutil.Process(hub.pid), set()
     try:
         wait_for(f"http://127.0.0.1:{port}/hub/health", hub, folder / "hub.log")
@@ -301,12 +339,20 @@ def bytes_by_student(hub: psutil.Process | None) -> dict[str, int]:
 
 def percentile(values: Sequence[float], share: int) -> float:
     """The value that so many percent do not pass."""
-    return statistics.quantiles(values, n=100, method="inclusive")[share - 1] if len(values) > 1 else sum(values)
+    return (
+        statistics.quantiles(values, n=100, method="inclusive")[share - 1]
+        if len(values) > 1
+        else sum(values)
+    )
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Median, 95th percentile and maximum."""
-    return {"p50": percentile(values, 50), "p95": percentile(values, 95), "max": max(values, default=0)}
+    return {
+        "p50": percentile(values, 50),
+        "p95": percentile(values, 95),
+        "max": max(values, default=0),
+    }
 
 
 @dataclass(kw_only=True)
@@ -326,38 +372,65 @@ class Class:
         finally:  # after Ctrl-C the hub ends first, and with it what the students wait for
             pool.shutdown(wait=False, cancel_futures=True)
         seconds, held = time.monotonic() - started, list(bytes_by_student(self.hub).values())
-        self.figures[what] = {"seconds": round(seconds, 1), "bytes_each": spread(held) if held else None}
-        words = f"; {statistics.mean(held) / 1e6:.0f} MB each, {sum(held) / 1e9:.1f} GB together" if held else ""
+        self.figures[what] = {
+            "seconds": round(seconds, 1),
+            "bytes_each": spread(held) if held else None,
+        }
+        words = (
+            f"; {statistics.mean(held) / 1e6:.0f} MB each, {sum(held) / 1e9:.1f} GB together"
+            if held
+            else ""
+        )
         self.say(f"{what}: {seconds:.1f} s{words}", flush=True)
         return results
 
     def lost(self) -> list[str]:
         """Unanswered moves, troubles, and kernels that are not what they were."""
-        lost = [f"{s.name}: a move at {m.sent:.0f} s" for s in self.students for m in s.moves if m.seconds is None]
+        lost = [
+            f"{s.name}: a move at {m.sent:.0f} s"
+            for s in self.students
+            for m in s.moves
+            if m.seconds is None
+        ]
         lost += [f"{s.name}: {trouble}" for s in self.students for trouble in s.troubles]
         there = self.all_at_once("the first cell's name asked for again", Student.still_there)
-        return lost + [f"{s.name}: her kernel forgot" for s, kept in zip(self.students, there) if not kept]
+        return lost + [
+            f"{s.name}: her kernel forgot" for s, kept in zip(self.students, there) if not kept
+        ]
 
 
-def run_class(options: argparse.Namespace, url: str, password: str, hub: psutil.Process | None) -> dict:
+def run_class(
+    options: argparse.Namespace, url: str, password: str, hub: psutil.Process | None
+) -> dict:
     """The whole lesson; returns its figures."""
     names = [f"student{number:02}" for number in range(options.students)]
-    room = Class(students=[Student(name=name, hub=url, password=password) for name in names], hub=hub)
+    room = Class(
+        students=[Student(name=name, hub=url, password=password) for name in names], hub=hub
+    )
     room.figures["login"] = spread(room.all_at_once("logged in", Student.log_in))
     room.all_at_once("chapter 01 opened", Student.open_chapter)
     room.all_at_once("the memory explorer stands, no torch", Student.open_panel)
     failed = room.all_at_once("chapter 01 run", lambda student: student.run_chapter(options.cells))
     breakers = breakers_of(names)
     started = time.monotonic()
-    room.all_at_once("sliders moved", lambda s: move_slider(s, options.seconds, started, breakers.get(s.name, ())))
+    room.all_at_once(
+        "sliders moved",
+        lambda s: move_slider(s, options.seconds, started, breakers.get(s.name, ())),
+    )
     during = [when for student in room.students for mishap in student.mishaps for when in mishap]
-    others = [move for s in room.students if s.name not in breakers for move in s.moves if move.seconds]
+    others = [
+        move for s in room.students if s.name not in breakers for move in s.moves if move.seconds
+    ]
     shaken = [move for move in others if during and min(during) <= move.sent <= max(during)]
     room.figures |= {
-        "students": options.students, "breakers": breakers,
-        "moves": len(others), "move_ms": spread([1000 * move.seconds for move in others]),
-        "moves_in_mishaps": len(shaken), "move_ms_in_mishaps": spread([1000 * move.seconds for move in shaken]),
-        "failed_cells": sorted({cell for cells in failed for cell in cells}), "lost": room.lost(),
+        "students": options.students,
+        "breakers": breakers,
+        "moves": len(others),
+        "move_ms": spread([1000 * move.seconds for move in others]),
+        "moves_in_mishaps": len(shaken),
+        "move_ms_in_mishaps": spread([1000 * move.seconds for move in shaken]),
+        "failed_cells": sorted({cell for cells in failed for cell in cells}),
+        "lost": room.lost(),
     }
     return room.figures
 
@@ -373,14 +446,22 @@ def verdicts(figures: dict) -> list[tuple[bool, str]]:
     held = figures["the memory explorer stands, no torch"]["bytes_each"]
     found = [
         (not figures["lost"], f"lost: {'; '.join(figures['lost']) or 'nothing'}"),
-        (not figures["failed_cells"], f"cells that failed: {', '.join(figures['failed_cells']) or 'none'}"),
+        (
+            not figures["failed_cells"],
+            f"cells that failed: {', '.join(figures['failed_cells']) or 'none'}",
+        ),
     ]
-    for when, what in (("", "a move of who breaks nothing"), ("_in_mishaps", "the same, while three break things")):
+    for when, what in (
+        ("", "a move of who breaks nothing"),
+        ("_in_mishaps", "the same, while three break things"),
+    ):
         count, ms = figures[f"moves{when}"], figures[f"move_ms{when}"]
         words = f"{what}: p50 {ms['p50']:.0f}, p95 {ms['p95']:.0f}, max {ms['max']:.0f} ms of {count} (limit: p95"
         found.append((count > 0 and ms["p95"] <= MOST_MOVE_MS, f"{words} {MOST_MOVE_MS})"))
     if held:
-        words = f"a student before torch: p50 {held['p50'] / 1e6:.0f}, p95 {held['p95'] / 1e6:.0f} MB"
+        words = (
+            f"a student before torch: p50 {held['p50'] / 1e6:.0f}, p95 {held['p95'] / 1e6:.0f} MB"
+        )
         found.append((held["p95"] <= MOST_BYTES, f"{words} (limit: p95 {MOST_BYTES / 1e6:.0f})"))
     return found
 
@@ -406,7 +487,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.url:
         figures = run_class(options, options.url.rstrip("/"), options.password, None)
     else:
-        with tempfile.TemporaryDirectory() as folder, running_hub(Path(folder), options.password) as hub:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            running_hub(Path(folder), options.password) as hub,
+        ):
             figures = run_class(options, "http://127.0.0.1:8123", options.password, hub)
     if options.json:
         Path(options.json).write_text(json.dumps(figures, indent=1))

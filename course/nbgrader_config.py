@@ -19,7 +19,13 @@ from nbgrader.preprocessors import (
     SaveAutoGrades,
 )
 
-from course.labs.autograding import CutOutputs, MarkOutside, PutBackCells, RunForStudent, WithoutScripts
+from course.labs.autograding import (
+    CutOutputs,
+    MarkOutside,
+    PutBackCells,
+    RunForStudent,
+    WithoutScripts,
+)
 
 c = get_config()  # noqa: F821 - nbgrader puts it there
 c.CourseDirectory.course_id = "memkit"

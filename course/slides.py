@@ -21,7 +21,9 @@ from guide import CHAPTERS, SYLLABI, home_of, item
 
 HEADING = re.compile(r"^##? (.+)$", re.MULTILINE)
 FOLDED = "folded"
-LEFT_OUT = re.compile(r"<details>|^check\(|^my_guess|give_back\(|\bdoctor\(|^import |^from ", re.MULTILINE)
+LEFT_OUT = re.compile(
+    r"<details>|^check\(|^my_guess|give_back\(|\bdoctor\(|^import |^from ", re.MULTILINE
+)
 
 
 def cells_of(words: str) -> list:
@@ -61,8 +63,12 @@ def page(name: str = "workshop") -> str:
     settings.TagRemovePreprocessor.enabled = True
     settings.TagRemovePreprocessor.remove_input_tags = {FOLDED}
     settings.SlidesExporter.reveal_scroll = True
-    settings.SlidesExporter.exclude_input_prompt = settings.SlidesExporter.exclude_output_prompt = True
-    return SlidesExporter(config=settings, embed_images=True, reveal_number="c/t").from_notebook_node(slides(name))[0]
+    settings.SlidesExporter.exclude_input_prompt = settings.SlidesExporter.exclude_output_prompt = (
+        True
+    )
+    return SlidesExporter(
+        config=settings, embed_images=True, reveal_number="c/t"
+    ).from_notebook_node(slides(name))[0]
 
 
 if __name__ == "__main__":

@@ -32,7 +32,8 @@ def run_cells(student: Student, cells: Sequence[dict]) -> list[tuple[float, str]
         started = time.monotonic()
         try:
             error = student.run("".join(cell["source"]))[0]
-        except ConnectionError as died:  # such as where the machine's memory was full; the next cell finds a new kernel
+        except ConnectionError as died:
+            # such as where the machine's memory was full; the next cell finds a new kernel
             error = str(died).partition(": ")[2]
         told.append((time.monotonic() - started, error))
     return told
@@ -43,15 +44,21 @@ def walk(room: Class) -> dict[str, dict]:
     found = {}
     for chapter, (cells, talked, after) in walked("workshop").items():
         path = str(CHAPTERS[chapter].relative_to(ROOT))
-        room.all_at_once(f"chapter {chapter:02d} opened", lambda student, path=path: student.open_chapter(path))
+        room.all_at_once(
+            f"chapter {chapter:02d} opened", lambda student, path=path: student.open_chapter(path)
+        )
         told = room.all_at_once(
-            f"chapter {chapter:02d} run above {after!r}", lambda student, cells=cells: run_cells(student, cells)
+            f"chapter {chapter:02d} run above {after!r}",
+            lambda student, cells=cells: run_cells(student, cells),
         )
         room.all_at_once(f"chapter {chapter:02d} closed", Student.close_chapter)
         for cell, mine in zip(cells, zip(*told, strict=True), strict=True):
             seconds, errors = zip(*mine, strict=True)
             name = f"{chapter:02d}::{cell['id']}"
-            found[name] = spread(seconds) | {"talked": cell["id"] in talked, "errors": sorted({*errors} - {""})}
+            found[name] = spread(seconds) | {
+                "talked": cell["id"] in talked,
+                "errors": sorted({*errors} - {""}),
+            }
     return found
 
 
@@ -64,12 +71,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder, running_hub(Path(folder), password) as hub:
         names = [f"student{number:02}" for number in range(options.students)]
         url = "http://127.0.0.1:8123"
-        room = Class(students=[Student(name=name, hub=url, password=password) for name in names], hub=hub)
+        room = Class(
+            students=[Student(name=name, hub=url, password=password) for name in names], hub=hub
+        )
         room.all_at_once("logged in", Student.log_in)
         cells = walk(room)
     for name, told in cells.items():
         if told["max"] >= 1 or told["errors"]:
-            print(f"{name:40} p50 {told['p50']:6.1f} s, max {told['max']:6.1f} s  {' '.join(told['errors'])}")
+            print(
+                f"{name:40} p50 {told['p50']:6.1f} s, max {told['max']:6.1f} s  {' '.join(told['errors'])}"
+            )
     print(f"{len(cells)} cells; the others take less than a second")
     if options.json:
         figures = {"students": options.students, **room.figures, "cells": cells}

@@ -38,15 +38,28 @@ from memkit.tracing.trace import trace_memory
 from memkit.units import aligned_table, format_bytes, format_count, format_ratio
 from stepscope.optimizers import OPTIMIZERS
 
-LLAMA_100M = replace(TINY_LLAMA, name="Llama 100 M", num_layers=12, hidden_size=768, num_heads=12, head_dim=64,
-                     num_kv_heads=4, intermediate_size=2048, vocab_size=32000)
+LLAMA_100M = replace(
+    TINY_LLAMA,
+    name="Llama 100 M",
+    num_layers=12,
+    hidden_size=768,
+    num_heads=12,
+    head_dim=64,
+    num_kv_heads=4,
+    intermediate_size=2048,
+    vocab_size=32000,
+)
 
 
 def setup(model: ModelConfig, precision, size: str, attention: str, **choices) -> TrainingSetup:
     """``size`` is micro-batch and sequence, such as "4x1024"."""
     micro_batch_size, seq_len = map(int, size.split("x"))
     return TrainingSetup(
-        model=model, precision=precision, micro_batch_size=micro_batch_size, seq_len=seq_len, attention=attention,
+        model=model,
+        precision=precision,
+        micro_batch_size=micro_batch_size,
+        seq_len=seq_len,
+        attention=attention,
         **choices,
     )
 
@@ -63,16 +76,32 @@ SMALL = (
     setup(TINY_LLAMA, PURE_BF16, "16x1024", "stored", recomputation="selective"),
     setup(TINY_GPT2, AUTOCAST_BF16, "8x512", "stored", dropout=0.1),
     setup(TINY_GPT2, FP32, "2x128", "flash", **optimizer("SGD")),
-    setup(LLAMA_100M, AUTOCAST_BF16, "4x2048", "efficient", recomputation="full", grad_accum_steps=2),
+    setup(
+        LLAMA_100M, AUTOCAST_BF16, "4x2048", "efficient", recomputation="full", grad_accum_steps=2
+    ),
     setup(LLAMA_100M, FP32, "2x1024", "stored", uses_fused_norm=False),
     setup(GPT2_SMALL, FP32, "1x128", "flash", **optimizer("AdamW", "for-loop")),
     setup(GPT2_SMALL, FP32, "8x1024", "stored", dropout=0.1),
     setup(GPT2_SMALL, AUTOCAST_BF16, "8x1024", "flash", grad_accum_steps=4),
     setup(GPT2_SMALL, AUTOCAST_FP16, "4x1024", "stored", recomputation="selective"),
     setup(GPT2_SMALL, PURE_BF16, "16x1024", "flash", recomputation="full", upcasts_logits=True),
-    setup(QWEN_2_05B, AUTOCAST_BF16, "2x2048", "efficient", recomputation="selective", **optimizer("SGD momentum")),
-    setup(QWEN_2_05B, PURE_BF16, "1x4096", "flash", upcasts_logits=True, grad_accum_steps=2,
-          **optimizer("Adafactor", "for-loop")),
+    setup(
+        QWEN_2_05B,
+        AUTOCAST_BF16,
+        "2x2048",
+        "efficient",
+        recomputation="selective",
+        **optimizer("SGD momentum"),
+    ),
+    setup(
+        QWEN_2_05B,
+        PURE_BF16,
+        "1x4096",
+        "flash",
+        upcasts_logits=True,
+        grad_accum_steps=2,
+        **optimizer("Adafactor", "for-loop"),
+    ),
     setup(GPT2_MEDIUM, AUTOCAST_BF16, "4x1024", "efficient", dropout=0.1),
 )
 LARGE = (
@@ -81,20 +110,55 @@ LARGE = (
     setup(GPT2_LARGE, AUTOCAST_BF16, "8x1024", "stored", recomputation="selective", dropout=0.1),
     setup(GPT2_XL, PURE_BF16, "1x1024", "stored"),
     setup(LLAMA_32_1B, AUTOCAST_BF16, "1x8192", "flash", recomputation="full"),
-    setup(LLAMA_32_1B, PURE_BF16, "4x2048", "efficient", recomputation="selective", upcasts_logits=True),
+    setup(
+        LLAMA_32_1B,
+        PURE_BF16,
+        "4x2048",
+        "efficient",
+        recomputation="selective",
+        upcasts_logits=True,
+    ),
     setup(LLAMA_2_7B, FP32, "1x2048", "efficient", recomputation="full"),
     setup(LLAMA_2_7B, AUTOCAST_BF16, "1x4096", "flash"),
     setup(LLAMA_2_7B, PURE_BF16, "1x4096", "stored", **optimizer("AdamW", "for-loop")),
-    setup(LLAMA_2_7B, PURE_BF16, "8x4096", "flash", recomputation="full", **optimizer("AdamW", "fused")),
+    setup(
+        LLAMA_2_7B,
+        PURE_BF16,
+        "8x4096",
+        "flash",
+        recomputation="full",
+        **optimizer("AdamW", "fused"),
+    ),
     setup(MISTRAL_7B, AUTOCAST_BF16, "2x4096", "flash", uses_fused_norm=False, grad_accum_steps=2),
     setup(LLAMA_3_8B, AUTOCAST_BF16, "1x8192", "efficient", recomputation="selective"),
     setup(LLAMA_3_8B, PURE_BF16, "4x8192", "flash", **optimizer("Adafactor", "for-loop")),
     setup(LLAMA_2_13B, AUTOCAST_BF16, "1x4096", "flash", recomputation="full", grad_accum_steps=4),
-    setup(LLAMA_2_13B, PURE_BF16, "2x2048", "stored", recomputation="selective", **optimizer("SGD momentum")),
+    setup(
+        LLAMA_2_13B,
+        PURE_BF16,
+        "2x2048",
+        "stored",
+        recomputation="selective",
+        **optimizer("SGD momentum"),
+    ),
     setup(LLAMA_2_70B, PURE_BF16, "1x4096", "flash"),
     setup(LLAMA_2_70B, FP32, "1x1024", "stored", recomputation="full", **optimizer("SGD")),
-    setup(LLAMA_3_70B, AUTOCAST_BF16, "2x8192", "flash", recomputation="full", **optimizer("AdamW", "fused")),
-    setup(LLAMA_3_70B, PURE_BF16, "4x8192", "efficient", recomputation="full", **optimizer("Adafactor", "for-loop")),
+    setup(
+        LLAMA_3_70B,
+        AUTOCAST_BF16,
+        "2x8192",
+        "flash",
+        recomputation="full",
+        **optimizer("AdamW", "fused"),
+    ),
+    setup(
+        LLAMA_3_70B,
+        PURE_BF16,
+        "4x8192",
+        "efficient",
+        recomputation="full",
+        **optimizer("Adafactor", "for-loop"),
+    ),
 )
 GRID = SMALL + LARGE
 
@@ -128,12 +192,18 @@ def measure(setup: TrainingSetup) -> Row:
 
 def describe(setup: TrainingSetup) -> list[str]:
     """The choices of a setup as the cells of a row."""
-    choices = [f"{setup.micro_batch_size}×{setup.seq_len}", setup.attention, setup.recomputation.name]
+    choices = [
+        f"{setup.micro_batch_size}×{setup.seq_len}",
+        setup.attention,
+        setup.recomputation.name,
+    ]
     extras = [f"{setup.optimizer.name}, {setup.optimizer.implementation}"]
     extras += [f"{setup.grad_accum_steps} micro-batches"] * (setup.grad_accum_steps > 1)
     extras += [f"dropout {setup.dropout}"] * bool(setup.dropout)
     extras += ["norm in steps"] * (not setup.uses_fused_norm)
-    extras += ["logits upcast"] * setup.upcasts_logits + ["gradients kept"] * (not setup.sets_grads_to_none)
+    extras += ["logits upcast"] * setup.upcasts_logits + ["gradients kept"] * (
+        not setup.sets_grads_to_none
+    )
     size = format_count(count_parameters(setup.model))
     return [setup.model.name, size, setup.precision.name, *choices, "; ".join(extras)]
 
@@ -144,11 +214,31 @@ def label(instant: Instant) -> str:
 
 def table(rows: list[Row]) -> str:
     """One line a setup."""
-    header = ["model", "parameters", "precision", "batch", "attention", "recompute", "else", "formula", "traced",
-              "ratio", "peak at", "formula s", "trace s"]
+    header = [
+        "model",
+        "parameters",
+        "precision",
+        "batch",
+        "attention",
+        "recompute",
+        "else",
+        "formula",
+        "traced",
+        "ratio",
+        "peak at",
+        "formula s",
+        "trace s",
+    ]
     lines = [
-        [*describe(row.setup), format_bytes(row.formula.peak_bytes), format_bytes(row.traced.peak_bytes),
-         f"{row.ratio:.5f}", label(row.traced.peak), f"{row.formula_seconds:.3f}", f"{row.trace_seconds:.1f}"]
+        [
+            *describe(row.setup),
+            format_bytes(row.formula.peak_bytes),
+            format_bytes(row.traced.peak_bytes),
+            f"{row.ratio:.5f}",
+            label(row.traced.peak),
+            f"{row.formula_seconds:.3f}",
+            f"{row.trace_seconds:.1f}",
+        ]
         for row in rows
     ]
     return aligned_table([header, *lines])
@@ -170,13 +260,17 @@ def explanation(row: Row) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--small", action="store_true", help="only the models below 500 M parameters")
+    parser.add_argument(
+        "--small", action="store_true", help="only the models below 500 M parameters"
+    )
     rows = []
     for setup in SMALL if parser.parse_args().small else GRID:
         rows.append(measure(setup))
     errors = [abs(row.ratio - 1) for row in rows]
     print(table(rows))
-    print(f"{len(rows)} setups: median error {statistics.median(errors):.3%}, worst {max(errors):.3%}")
+    print(
+        f"{len(rows)} setups: median error {statistics.median(errors):.3%}, worst {max(errors):.3%}"
+    )
     print(explanation(max(rows, key=lambda row: abs(row.ratio - 1))))
 
 

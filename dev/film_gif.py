@@ -23,7 +23,9 @@ def frames(address: str, num_events: int) -> list[Image.Image]:
     """Screenshots of the film at even steps from its first event to its last."""
     shots = []
     with sync_playwright() as playwright:
-        chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
+        chromium = next(
+            filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
+        )
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 900, "height": 640})
         for frame in range(FRAMES):
@@ -44,10 +46,18 @@ def main() -> None:
         shots = frames(page.as_uri(), len(steps.events))
     # one palette for all, made of the fullest frame, so that nothing flickers
     palette = shots[len(shots) * 2 // 3].convert("RGB").quantize(COLOURS)
-    small = [shot.convert("RGB").quantize(palette=palette, dither=Image.Dither.NONE) for shot in shots]
-    small = [shot.crop((0, 0, shot.width, shot.height - 60)) for shot in small]  # without the buttons, which do nothing
+    small = [
+        shot.convert("RGB").quantize(palette=palette, dither=Image.Dither.NONE) for shot in shots
+    ]
+    # without the buttons, which do nothing
+    small = [shot.crop((0, 0, shot.width, shot.height - 60)) for shot in small]
     small[0].save(
-        TARGET, save_all=True, append_images=small[1:], loop=0, optimize=True, duration=SECONDS * 1000 // FRAMES
+        TARGET,
+        save_all=True,
+        append_images=small[1:],
+        loop=0,
+        optimize=True,
+        duration=SECONDS * 1000 // FRAMES,
     )
     print(f"{TARGET.name}: {TARGET.stat().st_size / 1000:.0f} kB, {small[0].size}")
 

@@ -45,8 +45,13 @@ def torch_index(wanted: str, *, platform: str, has_driver: bool) -> tuple[str, s
 def torch_packages(extras: list[str]) -> list[str]:
     """PyTorch's packages among the project's requirements and those of ``extras``, as they stand there."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    lists = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)]
-    return [line for lines in lists for line in lines if line.startswith(("torch>", "torchvision>"))]
+    lists = [
+        project["dependencies"],
+        *(project["optional-dependencies"][extra] for extra in extras),
+    ]
+    return [
+        line for lines in lists for line in lines if line.startswith(("torch>", "torchvision>"))
+    ]
 
 
 def install(*arguments: str) -> None:
@@ -80,7 +85,9 @@ def main(extras: list[str]) -> None:
     install("--editable", f".[{','.join(extras)}]")
     find_book()
     # matplotlib lists the machine's fonts once, and would say so in the first cell that plots
-    subprocess.run([sys.executable, "-c", "import matplotlib.font_manager"], check=False, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-c", "import matplotlib.font_manager"], check=False, capture_output=True
+    )
 
 
 if __name__ == "__main__":

@@ -37,16 +37,21 @@ def with_experts(r: random.Random, setup: Job) -> Job:
     has_qk_norm = setup.model.norm == "rmsnorm" and not setup.model.fuses_qkv
     model = experts_config(
         replace(setup.model, num_layers=num_layers, has_qk_norm=has_qk_norm),
-        num_experts=num_experts, experts_per_token=r.randint(1, min(num_experts, 8)), expert_size=8 * r.randint(1, 60),
+        num_experts=num_experts,
+        experts_per_token=r.randint(1, min(num_experts, 8)),
+        expert_size=8 * r.randint(1, 60),
         dense_layers=r.choice(((), (0,), tuple(range(0, num_layers, 2)))),
     )
-    strategies = [one for one in all_strategies(num_layers) if one.scope != "host" and not one.is_reentrant]
+    strategies = [
+        one for one in all_strategies(num_layers) if one.scope != "host" and not one.is_reentrant
+    ]
     return replace(setup, model=model, recomputation=r.choice(strategies))
 
 
 def judged(setup: Job, steps: int = 2) -> dict:
     """How many instants there are and are equal, both peaks and, where they differ, the widest difference."""
-    trace = trace_script if num_experts_of(setup.model) else trace_memory  # experts are more than the kit traces
+    # experts are more than the kit traces
+    trace = trace_script if num_experts_of(setup.model) else trace_memory
     estimated, traced = estimate_memory(setup, steps), trace(job_build(setup), steps=steps)
     pairs = [(e, traced.at(e.name, e.step, e.micro_batch)) for e in estimated.instants]
     wrong = [(e, t) for e, t in pairs if e != t]
@@ -54,19 +59,30 @@ def judged(setup: Job, steps: int = 2) -> dict:
     found = {"instants": len(pairs), "wrong": len(wrong), "peak": peaks}
     if wrong:
         e, t = max(wrong, key=lambda pair: abs(pair[0].total_bytes - pair[1].total_bytes))
-        parts = {part: [e.parts[part], t.parts[part]] for part in e.parts if e.parts[part] != t.parts[part]}
+        parts = {
+            part: [e.parts[part], t.parts[part]]
+            for part in e.parts
+            if e.parts[part] != t.parts[part]
+        }
         found |= {"at": f"{e.name}, step {e.step}", "parts": parts, "setup": str(setup)}
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int, help="a new one is drawn without it, or taken from the record")
+    parser.add_argument(
+        "--seed", type=int, help="a new one is drawn without it, or taken from the record"
+    )
     parser.add_argument("--cases", type=int, default=300, help="how many more")
     parser.add_argument("--experts", action="store_true", help="setups with a mixture of experts")
     parser.add_argument("--record", type=Path, help="a file that is gone on with, and written")
     asked = parser.parse_args()
-    record = {"seed": asked.seed or secrets.randbelow(10**9), "torch": torch.__version__, "drawn": 0, "setups": 0}
+    record = {
+        "seed": asked.seed or secrets.randbelow(10**9),
+        "torch": torch.__version__,
+        "drawn": 0,
+        "setups": 0,
+    }
     record |= {"equal_peaks": 0, "instants": 0, "equal_instants": 0, "differ": {}}
     if asked.record and asked.record.exists():
         record = json.loads(asked.record.read_text(encoding="utf-8"))

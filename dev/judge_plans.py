@@ -38,25 +38,39 @@ CARDS_IN_A_JOB = (1, 1, 1, 2, 4)
 def random_job(chance: random.Random) -> dict:
     """A model, a window and a number of cards; ``share`` is where the card lies between the least and the most."""
     return {
-        "family": chance.choice(("GPT-2", "Llama")), "num_layers": chance.randint(1, 4),
-        "num_heads": 4 * chance.randint(2, 8), "vocab_size": chance.choice((8192, 32000, 50257)),
-        "seq_len": 128 * chance.randint(2, 8), "num_sequences": 2 ** chance.randint(0, 3),
-        "num_cards": chance.choice(CARDS_IN_A_JOB), "share": round(chance.uniform(-0.05, 1.0), 4),
+        "family": chance.choice(("GPT-2", "Llama")),
+        "num_layers": chance.randint(1, 4),
+        "num_heads": 4 * chance.randint(2, 8),
+        "vocab_size": chance.choice((8192, 32000, 50257)),
+        "seq_len": 128 * chance.randint(2, 8),
+        "num_sequences": 2 ** chance.randint(0, 3),
+        "num_cards": chance.choice(CARDS_IN_A_JOB),
+        "share": round(chance.uniform(-0.05, 1.0), 4),
     }
 
 
 def found_for(job: dict, chance: random.Random) -> tuple[PlansFound, list[TrainingPlan]]:
     """The plans of a job, on a card that holds between the least and the most that a sample of them takes; and that."""
-    sizes = {"num_layers": job["num_layers"], "num_heads": job["num_heads"], "hidden_size": 64 * job["num_heads"]}
+    sizes = {
+        "num_layers": job["num_layers"],
+        "num_heads": job["num_heads"],
+        "hidden_size": 64 * job["num_heads"],
+    }
     if job["family"] == "GPT-2":
         model = replace(gpt2_config("random", **sizes), vocab_size=job["vocab_size"])
     else:
         model = llama_config(
-            "random", **sizes, num_kv_heads=job["num_heads"] // 4, intermediate_size=176 * job["num_heads"],
-            vocab_size=job["vocab_size"], max_seq_len=4096,
+            "random",
+            **sizes,
+            num_kv_heads=job["num_heads"] // 4,
+            intermediate_size=176 * job["num_heads"],
+            vocab_size=job["vocab_size"],
+            max_seq_len=4096,
         )
     tokens = job["seq_len"] * job["num_sequences"] * job["num_cards"]
-    plans = find_plans(model, CARD, tokens_per_step=tokens, seq_len=job["seq_len"], num_cards=job["num_cards"]).plans
+    plans = find_plans(
+        model, CARD, tokens_per_step=tokens, seq_len=job["seq_len"], num_cards=job["num_cards"]
+    ).plans
     places = chance.sample(range(len(plans)), min(NUM_SAMPLED, len(plans)))
     peaks = [plans[place].peak_bytes for place in places]
     wanted = min(peaks) + job["share"] * (max(peaks) - min(peaks))
@@ -92,7 +106,11 @@ def judged(job: dict, chance: random.Random) -> dict:
     for said, plans in worth_tracing(found, sample, chance).items():
         rows += [[plan.name, said, plan.peak_bytes, traced(plan).traced_bytes] for plan in plans]
     card_bytes = found.plans[0].card.memory_bytes
-    counts = {"plans": len(found.plans), "first": found.first and found.first.name, "card_bytes": card_bytes}
+    counts = {
+        "plans": len(found.plans),
+        "first": found.first and found.first.name,
+        "card_bytes": card_bytes,
+    }
     return job | counts | {"traced": rows, "wrong": wrong_of(found.plans[0], rows)}
 
 
@@ -113,10 +131,16 @@ def recorded(seed: int) -> list[dict]:
 
 def write(about: dict, jobs: list[dict]) -> None:
     """What the jobs come to, the jobs one a line, and where they were judged; whole or not at all."""
-    about |= {"torch": torch.__version__, "machine": platform.machine(), "date": date.today().isoformat()}
+    about |= {
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "date": date.today().isoformat(),
+    }
     lines = ",\n".join(json.dumps(item, ensure_ascii=False) for item in jobs)
     aside = FILE.with_suffix(".part")
-    aside.write_text(f'{{"about": {json.dumps(about)},\n"jobs": [\n{lines}\n]}}\n', encoding="utf-8")
+    aside.write_text(
+        f'{{"about": {json.dumps(about)},\n"jobs": [\n{lines}\n]}}\n', encoding="utf-8"
+    )
     aside.replace(FILE)
 
 
@@ -138,9 +162,15 @@ def about(jobs: Sequence[dict], seed: int) -> dict:
     ratios = [formula / by_trace for _, _, formula, by_trace in rows if by_trace]
     said = {words: len(list(found)) for words, found in groupby(sorted(row[1] for row in rows))}
     return {
-        "what": "plans against traces", "seed": seed, "command": f"python dev/judge_plans.py {len(jobs)} {seed}",
-        "jobs": len(jobs), "right": sum(not job["wrong"] for job in jobs), "traced": len(ratios), "said": said,
-        "ratio_least": min(ratios), "ratio_most": max(ratios),
+        "what": "plans against traces",
+        "seed": seed,
+        "command": f"python dev/judge_plans.py {len(jobs)} {seed}",
+        "jobs": len(jobs),
+        "right": sum(not job["wrong"] for job in jobs),
+        "traced": len(ratios),
+        "said": said,
+        "ratio_least": min(ratios),
+        "ratio_most": max(ratios),
     }
 
 

@@ -45,7 +45,9 @@ def main() -> None:
     changed = copy_chapters()
     print(f"Your copy of the chapters is {NAME}/: what you write there stays yours.", flush=True)
     if changed:
-        print(f"The book's {', '.join(changed)} changed after you began; delete your copy to read the new one.")
+        print(
+            f"The book's {', '.join(changed)} changed after you began; delete your copy to read the new one."
+        )
     custom = Path(DEFAULT_STATIC_FILES_PATH) / "custom"
     custom.mkdir(exist_ok=True)
     shutil.copyfile(STYLE, custom / "custom.css")

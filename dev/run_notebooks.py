@@ -54,12 +54,18 @@ def tidy(notebook: nbformat.NotebookNode) -> None:
     kept = {"memkit": notebook.metadata["memkit"]} if "memkit" in notebook.metadata else {}
     notebook.metadata = nbformat.from_dict(METADATA | kept)
     for cell in notebook.cells:
-        cell.metadata = {name: value for name, value in cell.metadata.items() if name in KEPT_CELL_METADATA}
+        cell.metadata = {
+            name: value for name, value in cell.metadata.items() if name in KEPT_CELL_METADATA
+        }
         for output in cell.get("outputs", []):
             output.get("data", {}).pop(LIVE_WIDGET, None)
-            if "alt" in (about := cell.metadata.get("memkit", {})) and "image/png" in output.get("data", {}):
+            if "alt" in (about := cell.metadata.get("memkit", {})) and "image/png" in output.get(
+                "data", {}
+            ):
                 # what matplotlib draws has no words of its own; the cell's metadata has them, and the site shows them
-                output.metadata["image/png"] = {"alt": about["alt"]} | output.metadata.get("image/png", {})
+                output.metadata["image/png"] = {"alt": about["alt"]} | output.metadata.get(
+                    "image/png", {}
+                )
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if output.get("data", True)]
 

@@ -21,20 +21,23 @@ from memkit.formats.records import FORMATS, FloatFormat
 from memkit.formats.rounding import encode, torch_overflow
 
 STEP = 1 << 20
-COMMIT_OF_THE_CODE = (
-    "git log -1 --format=%H -- memkit/formats/records.py memkit/formats/single.py memkit/formats/rounding.py".split()
-)
+CODE = [f"memkit/formats/{module}.py" for module in ("records", "single", "rounding")]
+COMMIT_OF_THE_CODE = ["git", "log", "-1", "--format=%H", "--", *CODE]
 
 
 def library_codes(x: np.ndarray, name: str) -> dict[str, np.ndarray]:
     """The codes that ml_dtypes and torch give, each where it has the dtype."""
-    storage, integer = (np.uint16, torch.int16) if FORMATS[name].bits == 16 else (np.uint8, torch.uint8)
+    storage, integer = (
+        (np.uint16, torch.int16) if FORMATS[name].bits == 16 else (np.uint8, torch.uint8)
+    )
     codes = {}
     if hasattr(ml_dtypes, name):
         with np.errstate(all="ignore"):
             codes["ml_dtypes"] = x.astype(getattr(ml_dtypes, name)).view(storage)
     if hasattr(torch, name):
-        codes["torch"] = torch.from_numpy(x).to(getattr(torch, name)).view(integer).numpy().view(storage)
+        codes["torch"] = (
+            torch.from_numpy(x).to(getattr(torch, name)).view(integer).numpy().view(storage)
+        )
     return codes
 
 
@@ -76,14 +79,18 @@ def sweep(name: str) -> dict[str, dict]:
                 count["differ_nan"] += int(np.isnan(where).sum())
                 count["differ_zero_or_negative"] += int((where <= 0).sum())
     for count in counts.values():
-        count["differ_otherwise"] = count["differ"] - count["differ_nan"] - count["differ_zero_or_negative"]
+        count["differ_otherwise"] = (
+            count["differ"] - count["differ_nan"] - count["differ_zero_or_negative"]
+        )
     return counts
 
 
 def cpu_name() -> str:
     cpuinfo = pathlib.Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    return next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.processor())
+    return next(
+        (line.split(":")[1].strip() for line in lines if "model name" in line), platform.processor()
+    )
 
 
 def recording_of(formats: dict[str, dict], commit: str) -> Recording:
@@ -95,9 +102,16 @@ def recording_of(formats: dict[str, dict], commit: str) -> Recording:
         for what, value in count.items()
     }
     provenance = {
-        "card": f"CPU {cpu_name()}", "driver": "none", "cuda": "none", "torch": torch.__version__,
-        "date": datetime.date.today().isoformat(), "command": "python dev/sweep_float32.py", "commit": commit,
-        "ml_dtypes": ml_dtypes.__version__, "numpy": np.__version__, "python": platform.python_version(),
+        "card": f"CPU {cpu_name()}",
+        "driver": "none",
+        "cuda": "none",
+        "torch": torch.__version__,
+        "date": datetime.date.today().isoformat(),
+        "command": "python dev/sweep_float32.py",
+        "commit": commit,
+        "ml_dtypes": ml_dtypes.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
     }
     return Recording(chapter="02", name="formats_sweep", provenance=provenance, numbers=numbers)
 
@@ -105,11 +119,17 @@ def recording_of(formats: dict[str, dict], commit: str) -> Recording:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default=FOLDER, help="folder for the recording")
-    parser.add_argument("--only", nargs="*", help="formats to sweep; all of up to 16 bits by default")
+    parser.add_argument(
+        "--only", nargs="*", help="formats to sweep; all of up to 16 bits by default"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    names = arguments.only or [n for n, f in FORMATS.items() if isinstance(f, FloatFormat) and f.bits <= 16]
-    commit = subprocess.run(COMMIT_OF_THE_CODE, capture_output=True, text=True, check=True).stdout.strip()
+    names = arguments.only or [
+        n for n, f in FORMATS.items() if isinstance(f, FloatFormat) and f.bits <= 16
+    ]
+    commit = subprocess.run(
+        COMMIT_OF_THE_CODE, capture_output=True, text=True, check=True
+    ).stdout.strip()
     formats = {}
     for name in names:
         formats[name] = sweep(name)

@@ -24,9 +24,26 @@ OUTLIER_CHANNELS, OUTLIER = [17, 90], 1000.0
 INT8 = Fp8Recipe(name="int8", element="int8", gradient_element="int8")
 RECIPES = {**FP8_RECIPES, "int8": INT8, "head too": FP8_RECIPES["tensor"]}
 RUNS = (
-    "bf16", "tensor", "row", "block", "mxfp8", "delayed", "unscaled", "fp32", "row_wide_wgrad",
-    "bf16 spike", "delayed spike", "tensor spike", "head too", "int8",
-    "bf16 outliers", "tensor outliers", "int8 outliers", "bf16 warm-up", "tensor warm-up", "unscaled warm-up",
+    "bf16",
+    "tensor",
+    "row",
+    "block",
+    "mxfp8",
+    "delayed",
+    "unscaled",
+    "fp32",
+    "row_wide_wgrad",
+    "bf16 spike",
+    "delayed spike",
+    "tensor spike",
+    "head too",
+    "int8",
+    "bf16 outliers",
+    "tensor outliers",
+    "int8 outliers",
+    "bf16 warm-up",
+    "tensor warm-up",
+    "unscaled warm-up",
 )
 
 
@@ -65,7 +82,9 @@ def with_outliers(model: torch.nn.Module) -> None:
     for block in model.blocks:
         for norm, linear in ((block.norm_1, block.attention.qkv), (block.norm_2, block.mlp.up)):
             norm.register_forward_hook(lambda _module, _inputs, output: output * factors)
-            torch.nn.utils.parametrize.register_parametrization(linear, "weight", ByColumn(1 / factors), unsafe=True)
+            torch.nn.utils.parametrize.register_parametrization(
+                linear, "weight", ByColumn(1 / factors), unsafe=True
+            )
 
 
 def one_run(name: str, seed: int) -> dict:
@@ -101,7 +120,9 @@ def main(names: tuple[str, ...], seeds: tuple[int, ...]) -> None:
         f"head in bf16 but in 'head too'; spike: LayerNorm outputs x {SPIKE:g} in step {SPIKE_STEP}; "
         f"outliers: {len(OUTLIER_CHANNELS)} channels of the LayerNorm outputs x {OUTLIER:g}, undone in the weights; "
         f"warm-up: the rate rises over {WARM_UP_STEPS} steps, gradients are clipped at {MAX_NORM:g}",
-        "machine": "2-core x86-64 CPU", "torch": torch.__version__, "date": date.today().isoformat(),
+        "machine": "2-core x86-64 CPU",
+        "torch": torch.__version__,
+        "date": date.today().isoformat(),
         "command": "python dev/train_fp8.py",
     }
     describe = ["git", "describe", "--always", "--dirty"]

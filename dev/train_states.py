@@ -25,9 +25,15 @@ FILE = Path(__file__).parents[1] / "chapters" / "recordings" / "states_training_
 SEEDS, TRIAL_SEED, NUM_STEPS = (0, 1, 2), 9, 300
 ADAM_RATES = (1e-3,)  # the best of AdamW's five
 RATES = {
-    "AdamW": (3e-4, 5e-4, 1e-3, 2e-3, 3e-3), "8-bit AdamW": ADAM_RATES, "torchao 8-bit AdamW": ADAM_RATES,
-    "torchao 4-bit AdamW": ADAM_RATES, "torchao FP8 AdamW": ADAM_RATES, "Lion": (1e-4, 3e-4, 1e-3),
-    "Muon": (0.01, 0.03), "Adafactor": (1e-2, 3e-2), "SGD momentum": (0.03, 0.1, 0.3),
+    "AdamW": (3e-4, 5e-4, 1e-3, 2e-3, 3e-3),
+    "8-bit AdamW": ADAM_RATES,
+    "torchao 8-bit AdamW": ADAM_RATES,
+    "torchao 4-bit AdamW": ADAM_RATES,
+    "torchao FP8 AdamW": ADAM_RATES,
+    "Lion": (1e-4, 3e-4, 1e-3),
+    "Muon": (0.01, 0.03),
+    "Adafactor": (1e-2, 3e-2),
+    "SGD momentum": (0.03, 0.1, 0.3),
 }
 
 
@@ -48,7 +54,11 @@ def one_run(name: str, seed: int, rate: float) -> dict:
     """Losses of the steps and the loss on held-out text, in nats a character."""
     model = make_small_gpt(seed)
     losses = train(model, optimizer_of(name, model, rate), text_batches(NUM_STEPS, seed=seed))
-    return {"rate": rate, "losses": [round(x, 4) for x in losses], "held_out": round(held_out_loss(model), 5)}
+    return {
+        "rate": rate,
+        "losses": [round(x, 4) for x in losses],
+        "held_out": round(held_out_loss(model), 5),
+    }
 
 
 def tried_rates(name: str) -> dict[str, float]:
@@ -63,10 +73,16 @@ def main(names: tuple[str, ...]) -> None:
         "what": "small GPT in float32, losses in nats a character: each step's, and on held-out text at the end",
         "setup": f"{NUM_STEPS} steps of 8 x 64 characters; each the best of a few rates on seed 9, AdamW's of "
         "five (tried), which its variants take over",
-        "machine": "2-core x86-64 CPU", "torch": torch.__version__, "date": date.today().isoformat(),
+        "machine": "2-core x86-64 CPU",
+        "torch": torch.__version__,
+        "date": date.today().isoformat(),
         "command": "python dev/train_states.py",
     }
-    about["tried"] = json.loads(FILE.read_text(encoding="utf-8"))["about"].get("tried", {}) if FILE.exists() else {}
+    about["tried"] = (
+        json.loads(FILE.read_text(encoding="utf-8"))["about"].get("tried", {})
+        if FILE.exists()
+        else {}
+    )
     for name in names or RATES:
         missing = [seed for seed in SEEDS if str(seed) not in stored().get(name, {})]
         if missing:

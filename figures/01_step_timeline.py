@@ -9,4 +9,6 @@ from memkit.setup import TrainingSetup
 
 setup = TrainingSetup(model=GPT2_SMALL, micro_batch_size=4, seq_len=1024)
 title = "GPT-2 small, 4 × 1024 tokens, fp32, AdamW: two training steps"
-timeline_figure(estimate_memory(setup, steps=2), title=title).write_files(Path(__file__).with_suffix(""))
+timeline_figure(estimate_memory(setup, steps=2), title=title).write_files(
+    Path(__file__).with_suffix("")
+)

@@ -24,19 +24,27 @@ def number_line_figure(*names: str) -> Chart:
     left, right = math.log2(low), math.log2(high)
     step = max(1, math.ceil((right - left) / 12))
     powers = range(math.ceil(left / step) * step, math.floor(right) + 1, step)
-    ticks = [(2.0**power, f"2{str(power).translate(SUPERSCRIPTS)}" if power else "1") for power in powers]
+    ticks = [
+        (2.0**power, f"2{str(power).translate(SUPERSCRIPTS)}" if power else "1") for power in powers
+    ]
     x.ticks_below(chart, ticks, 44, 258)
     told = f"A number line by power of two from {number_text(low)} to {number_text(high)}."
     for fmt, y, colour in zip(formats, (96, 206), (BLUE, VERMILION), strict=True):
         values = all_values(fmt)
-        positive = sorted(values[values > 0].tolist(), key=lambda value: value < fmt.smallest_normal)
+        positive = sorted(
+            values[values > 0].tolist(), key=lambda value: value < fmt.smallest_normal
+        )
         chart.line([(x.start - 10, y), (x.end + 10, y)], shade=FAINT)
         for value in positive:
             ink, tall = (colour, 22) if value >= fmt.smallest_normal else (GREEN, 11)
             tells = {"tip": number_text(value, 9), "data": {"value": repr(value)}}
             chart.line([(x(value), y - tall), (x(value), y + tall)], ink, stroke_width=1.2, **tells)
         count = sum(value < fmt.smallest_normal for value in positive)
-        parts = [fmt.name, f"{len(positive)} of {len(values)} values", f"largest {number_text(fmt.max)}"]
+        parts = [
+            fmt.name,
+            f"{len(positive)} of {len(values)} values",
+            f"largest {number_text(fmt.max)}",
+        ]
         if fmt.has_subnormals:
             parts.insert(2, f"{count} subnormal (short ticks)")
         chart.words(24, y - 32, "  ·  ".join(parts), 12.5, boxed=True)

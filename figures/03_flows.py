@@ -6,7 +6,11 @@ from memkit.low_precision.autocast import FLOAT32, LOWER_PRECISION
 from memkit.pictures.colours import OKABE_ITO
 from memkit.pictures.svg import GREY, Chart
 
-DTYPES = {"float32": (OKABE_ITO[2], ""), "bfloat16": (OKABE_ITO[0], "..."), "float16": (OKABE_ITO[4], "xxx")}
+DTYPES = {
+    "float32": (OKABE_ITO[2], ""),
+    "bfloat16": (OKABE_ITO[0], "..."),
+    "float16": (OKABE_ITO[4], "xxx"),
+}
 """The look of a value's dtype."""
 BLOCK_OPS = (
     ("norm", "layer_norm"),
@@ -43,7 +47,9 @@ def box(chart: Chart, x: float, y: float, words: str, dtype: str, width: float) 
     """A named box around a place, in the look of its dtype."""
     label, half = words.replace("\n", " "), width / 2
     style = {"shade": 0.4, "stroke": "currentColor", "rx": 5, "tip": f"{label}: {dtype}"}
-    chart.bar(x - half, x + half, y, 56, DTYPES[dtype], **style, data={"name": label, "dtype": dtype})
+    chart.bar(
+        x - half, x + half, y, 56, DTYPES[dtype], **style, data={"name": label, "dtype": dtype}
+    )
     chart.words(x, y, words, 12, anchor="middle")
 
 
@@ -52,21 +58,31 @@ def arrow(chart: Chart, a: float, b: float, x: float, y: float) -> None:
     length = ((x - a) ** 2 + (y - b) ** 2) ** 0.5
     dx, dy = (x - a) / length, (y - b) / length
     chart.line([(a, b), (x - 6 * dx, y - 6 * dy)], shade=GREY, stroke_width=1.4)
-    head = [(x, y), (x - 9 * dx - 4 * dy, y - 9 * dy + 4 * dx), (x - 9 * dx + 4 * dy, y - 9 * dy - 4 * dx)]
+    head = [
+        (x, y),
+        (x - 9 * dx - 4 * dy, y - 9 * dy + 4 * dx),
+        (x - 9 * dx + 4 * dy, y - 9 * dy - 4 * dx),
+    ]
     chart.area([head], ("currentColor", ""), shade=GREY)
 
 
 def autocast() -> Chart:
     """The operations of a block in two rows, each in its dtype; an arrow that changes the dtype is a cast."""
     title, flows = "One block under autocast: the dtype of each result", block_dtypes()
-    subtitle = "the weights stay in float32; autocast casts them for each product and keeps the cast"
+    subtitle = (
+        "the weights stay in float32; autocast casts them for each product and keeps the cast"
+    )
     chart = Chart(800, 300, title, subtitle)
     chart.legend([(DTYPES[name], name) for name in ("float32", "bfloat16")], 10, 70, 780)
     before = "float32"
     for number, (label, dtype) in enumerate(flows):
         x, y = 70 + 150 * (number % 5), 130 + 100 * (number // 5)
         box(chart, x, y, label, dtype, 104)
-        cast = "" if dtype == before else f"cast to\n{dtype.replace('bfloat16', 'bf16').replace('float32', 'fp32')}"
+        cast = (
+            ""
+            if dtype == before
+            else f"cast to\n{dtype.replace('bfloat16', 'bf16').replace('float32', 'fp32')}"
+        )
         if number % 5:
             arrow(chart, x - 97, y, x - 53, y)
             chart.words(x - 75, y - 20, cast, 10, anchor="middle", shade=GREY)
@@ -79,7 +95,9 @@ def autocast() -> Chart:
 def master_weights() -> Chart:
     """Where each number of an FP16 step lives, and where the loss scale enters and leaves."""
     title = "Master weights and a scaled loss: one training step in FP16"
-    subtitle = "the scale lifts small gradients out of FP16's underflow; it is taken out before the step"
+    subtitle = (
+        "the scale lifts small gradients out of FP16's underflow; it is taken out before the step"
+    )
     chart = Chart(800, 310, title, subtitle)
     chart.legend([(DTYPES[name], name) for name in ("float32", "float16")], 10, 68, 300)
     boxes = (

@@ -13,9 +13,18 @@ setup = TrainingSetup(model=models.GPT2_LARGE, micro_batch_size=8)
 kept = [blocks_ledger(setup, way).num_bytes for way in (strategies.NONE, strategies.FULL)]
 share = kept[1] / kept[0]
 
-chart = Chart(800, 300, "GPT-2 large: run every block once, or twice", "each bar as a share of the step that runs once")
+chart = Chart(
+    800,
+    300,
+    "GPT-2 large: run every block once, or twice",
+    "each bar as a share of the step that runs once",
+)
 x = Scale(low=0, high=1, start=330, end=730)
-rows = (("what the blocks keep", share), ("the peak of the step", None), ("the FLOPs of the step", None))
+rows = (
+    ("what the blocks keep", share),
+    ("the peak of the step", None),
+    ("the FLOPs of the step", None),
+)
 y = 84
 for name, after in rows:
     chart.words(10, y + 14, name, 13, bold=True)

@@ -21,7 +21,9 @@ for row, (label, name, memory, loss) in enumerate(rows):
     exponent_bits = fmt.bits - 1 - fmt.mantissa_bits
     for field, count in (("sign", 1), ("exponent", exponent_bits), ("mantissa", fmt.mantissa_bits)):
         for _ in range(count):
-            chart.rect(left, y - 16, 17, 32, LOOKS[field], shade=0.7, stroke="currentColor", tip=field)
+            chart.rect(
+                left, y - 16, 17, 32, LOOKS[field], shade=0.7, stroke="currentColor", tip=field
+            )
             left += 17
     chart.words(130, y + 34, memory, 12, shade=GREY)
     values = all_values(fmt)

@@ -11,7 +11,11 @@ from memkit.setup import TrainingSetup
 from memkit.tracing.trace import trace_memory
 
 setup = TrainingSetup(
-    model=models.GPT2_LARGE, precision=BF16_MASTER, micro_batch_size=8, attention="stored", dropout=0.1
+    model=models.GPT2_LARGE,
+    precision=BF16_MASTER,
+    micro_batch_size=8,
+    attention="stored",
+    dropout=0.1,
 )
 card = CARDS["A100 SXM 40 GB"]
 over_time_figure(

@@ -6,12 +6,20 @@ from memkit.pictures.axes import Scale
 from memkit.pictures.colours import LOOKS, OKABE_ITO
 from memkit.pictures.svg import GREY, PAPER, Chart
 
-PUBLISHED_GB = {"weights": 1.55, "gradients": 1.55, "optimizer_states": 9.3, "activations": 28.0}  # the post-mortem's
+# the post-mortem's
+PUBLISHED_GB = {"weights": 1.55, "gradients": 1.55, "optimizer_states": 9.3, "activations": 28.0}
 CARD_GB = 40
 
 names = ("weights", "gradients", "AdamW's states", "activations")
-chart = Chart(800, 240, "GPT-2 large on a card of 40 GB: out of memory", "in GB, as a published post-mortem adds up")
-top = chart.legend([(LOOKS[part], name) for part, name in zip(PUBLISHED_GB, names, strict=True)], 10, 74, 780)
+chart = Chart(
+    800,
+    240,
+    "GPT-2 large on a card of 40 GB: out of memory",
+    "in GB, as a published post-mortem adds up",
+)
+top = chart.legend(
+    [(LOOKS[part], name) for part, name in zip(PUBLISHED_GB, names, strict=True)], 10, 74, 780
+)
 x = Scale(low=0, high=60, start=170, end=780)
 first, second = top + 34, top + 88
 start = 0.0
@@ -27,7 +35,12 @@ chart.words(160, second, "at the real peak", 12.5, anchor="end")
 edge = [(x(60), second - 16), (x(0), second - 16), (x(0), second + 16), (x(60), second + 16)]
 chart.line(edge, shade=GREY, stroke_dasharray="5 4")
 chart.words(x(20), second, "?", 20, anchor="middle", bold=True)
-chart.line([(x(CARD_GB), first - 26), (x(CARD_GB), second + 26)], OKABE_ITO[1], stroke_width=2, stroke_dasharray="7 4")
+chart.line(
+    [(x(CARD_GB), first - 26), (x(CARD_GB), second + 26)],
+    OKABE_ITO[1],
+    stroke_width=2,
+    stroke_dasharray="7 4",
+)
 chart.words(x(CARD_GB) + 6, second + 32, "the card", 12, shade=GREY)
 chart.height = second + 48
 chart.alt = (

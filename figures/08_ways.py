@@ -12,9 +12,12 @@ from stepscope.widgets.adapter_explorer import WAYS, in_this_way
 
 fused = OptimizerConfig(implementation="fused")
 full = Job(model=LLAMA_2_7B, precision=PURE_BF16, optimizer=fused, micro_batch_size=4, seq_len=2048)
-peaks = {name: second_step(in_this_way(full, AdapterConfig(), *way)).peak for name, way in WAYS.items()}
+peaks = {
+    name: second_step(in_this_way(full, AdapterConfig(), *way)).peak for name, way in WAYS.items()
+}
 picture = choices_figure(
-    peaks, "Six ways to fine-tune Llama-2-7B",
+    peaks,
+    "Six ways to fine-tune Llama-2-7B",
     "4 × 2,048 tokens, bfloat16; LoRA of rank 16 beside attention, in float32; dashed: RTX 4090",
     capacity_bytes=CARDS["RTX 4090"].memory_bytes,
 )

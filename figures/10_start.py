@@ -10,6 +10,8 @@ from memkit.pictures.timeline import choices_figure
 step = estimate_memory(START).for_step(2)
 peaks = {name: step.at(name) for name in ("forward peak", "backward peak", "optimizer peak")}
 choices_figure(
-    peaks, "Llama-2-7B in float32, 8,192 tokens: one step", "dashed: RTX 4090; by formula",
+    peaks,
+    "Llama-2-7B in float32, 8,192 tokens: one step",
+    "dashed: RTX 4090; by formula",
     CARDS["RTX 4090"].memory_bytes,
 ).write_files(Path(__file__).with_suffix(""))

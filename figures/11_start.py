@@ -13,9 +13,13 @@ kept = {name: round(COUNT * size) for name, size in bytes_per_parameter(BF16_MAS
 weights, gradients = kept.pop("weight"), kept.pop("gradient")
 nothing = {"activations": 0, "temporary": 0}
 states = sum(kept.values())
-training = Instant(name="training", weights=weights, gradients=gradients, optimizer_states=states, **nothing)
+training = Instant(
+    name="training", weights=weights, gradients=gradients, optimizer_states=states, **nothing
+)
 answering = Instant(name="answering", weights=weights, gradients=0, optimizer_states=0, **nothing)
 choices_figure(
-    {"to train": training, "to answer": answering}, "70 billion parameters: what is kept",
-    "dashed: one H100 of 80 GB; activations and cache not counted", CARDS["H100 SXM"].memory_bytes,
+    {"to train": training, "to answer": answering},
+    "70 billion parameters: what is kept",
+    "dashed: one H100 of 80 GB; activations and cache not counted",
+    CARDS["H100 SXM"].memory_bytes,
 ).write_files(Path(__file__).with_suffix(""))

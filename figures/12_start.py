@@ -13,11 +13,18 @@ def printed(training: float, logits: float, engine: float, cache: float) -> Inst
     sizes = [round(GIB * size) for size in (engine, training + cache, logits)]
     weights, activations, temporary = sizes
     return Instant(
-        name="printed", weights=weights, gradients=0, optimizer_states=0, activations=activations, temporary=temporary)
+        name="printed",
+        weights=weights,
+        gradients=0,
+        optimizer_states=0,
+        activations=activations,
+        temporary=temporary,
+    )
 
 
 choices_figure(
     {"TRL": printed(414, 78.3, 16, 2.5), "Unsloth": printed(42, 9.8, 0, 2.5)},
-    "Eight answers of 20,480 tokens, as printed", "the page's GB, drawn as GiB; dashed: one H100 of 80 GB",
+    "Eight answers of 20,480 tokens, as printed",
+    "the page's GB, drawn as GiB; dashed: one H100 of 80 GB",
     CARDS["H100 SXM"].memory_bytes,
 ).write_files(Path(__file__).with_suffix(""))

@@ -35,13 +35,21 @@ class BatchPlan:
 
     def __str__(self) -> str:
         counts = {
-            "sequence": self.micro_batch_size, "accumulation step": self.grad_accum_steps, "rank": self.dp_size,
+            "sequence": self.micro_batch_size,
+            "accumulation step": self.grad_accum_steps,
+            "rank": self.dp_size,
         }
-        factors = " × ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
-        return f"{self.seq_len:,} tokens × {factors} = {format_count(self.global_batch_tokens)} tokens"
+        factors = " × ".join(
+            f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items()
+        )
+        return (
+            f"{self.seq_len:,} tokens × {factors} = {format_count(self.global_batch_tokens)} tokens"
+        )
 
 
-def nearest_plans(tokens: int, *, seq_len: int, micro_batch_size: int, dp_size: int = 1) -> tuple[BatchPlan, ...]:
+def nearest_plans(
+    tokens: int, *, seq_len: int, micro_batch_size: int, dp_size: int = 1
+) -> tuple[BatchPlan, ...]:
     """The largest plan of at most ``tokens``, if one pass is not more already, and the smallest of more.
 
     Raises: ValueError: a size below 1.
@@ -52,7 +60,9 @@ def nearest_plans(tokens: int, *, seq_len: int, micro_batch_size: int, dp_size: 
     given = {"seq_len": seq_len, "micro_batch_size": micro_batch_size, "dp_size": dp_size}
     sizes = {name: as_whole_number(name, value, 1) for name, value in given.items()}
     steps = as_whole_number("tokens", tokens, 1) // math.prod(sizes.values())
-    return tuple(BatchPlan(**sizes, grad_accum_steps=number) for number in (steps, steps + 1) if number)
+    return tuple(
+        BatchPlan(**sizes, grad_accum_steps=number) for number in (steps, steps + 1) if number
+    )
 
 
 def cuts_of(num_sequences: int) -> list[tuple[int, int]]:
@@ -65,7 +75,9 @@ def cuts_of(num_sequences: int) -> list[tuple[int, int]]:
     return [(num_sequences // count, count) for count in counts if num_sequences % count == 0]
 
 
-def least_seconds(setup: TrainingSetup, card: Card, dtype: str = "", num_used: int | None = None) -> float:
+def least_seconds(
+    setup: TrainingSetup, card: Card, dtype: str = "", num_used: int | None = None
+) -> float:
     """Seconds of a step's forwards and backwards that no kernel goes below on ``card``, by its data sheet's rates.
 
     ``dtype`` is that of the products, if it is not the precision's; ``num_used`` are the parameters that a token uses,

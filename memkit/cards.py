@@ -46,7 +46,11 @@ PCIE_GIGATRANSFERS = {3: 8, 4: 16, 5: 32}
 """10**9 transfers per second of one lane; 128 of every 130 bits carry data."""
 
 MIN_CAPABILITY = {
-    "float16": (7, 0), "tf32": (8, 0), "bfloat16": (8, 0), "float8_e4m3fn": (8, 9), "float4_e2m1fn": (10, 0),
+    "float16": (7, 0),
+    "tf32": (8, 0),
+    "bfloat16": (8, 0),
+    "float8_e4m3fn": (8, 9),
+    "float4_e2m1fn": (10, 0),
 }
 """First NVIDIA compute capability whose tensor cores multiply the format; MX and NVFP4 come with the last.
 
@@ -118,7 +122,11 @@ class Card:
         >>> [CARDS["H100 PCIe"].bytes_per_s_among(num_cards) // 10**9 for num_cards in (2, 8)]
         [300, 63]
         """
-        return self.link_bytes_per_s if num_cards <= (self.num_linked_cards or 0) else self.pcie_bytes_per_s
+        return (
+            self.link_bytes_per_s
+            if num_cards <= (self.num_linked_cards or 0)
+            else self.pcie_bytes_per_s
+        )
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -132,7 +140,9 @@ def matrix_dtypes(compute_capability: tuple[int, int]) -> tuple[str, ...]:
     >>> matrix_dtypes((7, 5)), matrix_dtypes((8, 6))
     (('float16',), ('float16', 'tf32', 'bfloat16'))
     """
-    return tuple(dtype for dtype, minimum in MIN_CAPABILITY.items() if tuple(compute_capability) >= minimum)
+    return tuple(
+        dtype for dtype, minimum in MIN_CAPABILITY.items() if tuple(compute_capability) >= minimum
+    )
 
 
 def card_by_driver_name(driver_name: str) -> Card | None:
@@ -145,7 +155,18 @@ def card_by_driver_name(driver_name: str) -> Card | None:
 
 
 _READ = {
-    **dict.fromkeys(("name", "vendor", "architecture", "memory_report", "memory_source", "memory_kind", "source"), str),
+    **dict.fromkeys(
+        (
+            "name",
+            "vendor",
+            "architecture",
+            "memory_report",
+            "memory_source",
+            "memory_kind",
+            "source",
+        ),
+        str,
+    ),
     "compute_capability": lambda text: tuple(map(int, text.split("."))),
     "driver_names": lambda text: tuple(text.split("; ")),
 }
@@ -155,7 +176,9 @@ _READ = {
 def _card(row: Mapping[str, str]) -> Card:
     """A row of ``cards.csv``. A column that is named after a number format is a rate of ``peak_tflops``."""
     columns = {field.name for field in fields(Card)}
-    known = {name: _READ.get(name, int)(text) for name, text in row.items() if name in columns and text}
+    known = {
+        name: _READ.get(name, int)(text) for name, text in row.items() if name in columns and text
+    }
     unknown = dict.fromkeys(name for name, text in row.items() if name in columns and not text)
     rates = {name: float(text) for name, text in row.items() if name not in columns and text}
     return Card(**known, **unknown, peak_tflops=rates)

@@ -31,7 +31,8 @@ share cuBLAS's. Sharing is the default since #168175; ``TORCH_CUBLASLT_UNIFIED_W
 
 LARGER_SINCE = {
     9: (2, 0),  # pytorch/pytorch#91564
-    10: (2, 12),  # pytorch/pytorch#175344; a B200 with torch 2.11 took the smaller one (test_b200.py)
+    # pytorch/pytorch#175344; a B200 with torch 2.11 took the smaller one (test_b200.py)
+    10: (2, 12),
     11: (2, 14),  # pytorch/pytorch#189312, merged in July 2026, after 2.13 was cut
     12: (2, 12),  # pytorch/pytorch#175344
 }
@@ -55,7 +56,11 @@ def workspace_bytes(compute_capability: tuple[int, int], torch_version: str = NE
     version = (int(digits[1]), int(digits[2])) if digits else (0, 0)
     if version < (2, 0):
         raise ValueError(f"torch_version={torch_version!r} is not 2.0 or later")
-    return LARGER_BYTES if version >= LARGER_SINCE.get(compute_capability[0], (99, 0)) else SMALLER_BYTES
+    return (
+        LARGER_BYTES
+        if version >= LARGER_SINCE.get(compute_capability[0], (99, 0))
+        else SMALLER_BYTES
+    )
 
 
 def training_workspace_bytes(compute_capability: tuple[int, int]) -> int:
@@ -108,7 +113,11 @@ class Fit:
     @property
     def verdict(self) -> str:
         """``fits``, ``should fit``, ``may just fit`` or ``does not fit``."""
-        rooms = (("fits", self.least_bytes), ("should fit", self.expected_bytes), ("may just fit", self.most_bytes))
+        rooms = (
+            ("fits", self.least_bytes),
+            ("should fit", self.expected_bytes),
+            ("may just fit", self.most_bytes),
+        )
         return next((words for words, room in rooms if room >= 0), "does not fit")
 
     @property
@@ -118,7 +127,9 @@ class Fit:
         return f"{self.verdict.capitalize()}: {need} of {room} for tensors on one {self.card}."
 
     def __str__(self) -> str:
-        decides, when = (self.least_bytes, "worst") if self.is_expected else (self.most_bytes, "best")
+        decides, when = (
+            (self.least_bytes, "worst") if self.is_expected else (self.most_bytes, "best")
+        )
         ends = f"probably {_left(self.expected_bytes)}, at {when} {_left(decides)}"
         return f"It {self.verdict} on one {self.card}: {ends}; context, workspaces and fragments counted."
 
@@ -140,7 +151,9 @@ def planned_room(card_bytes: int) -> int:
     """
     room = as_whole_number("card_bytes", card_bytes, 1) - CONTEXT_BYTES
     if room < 1:
-        raise ValueError(f"card_bytes={card_bytes} less context_bytes={CONTEXT_BYTES} leaves no room")
+        raise ValueError(
+            f"card_bytes={card_bytes} less context_bytes={CONTEXT_BYTES} leaves no room"
+        )
     return room - room // SLACK_SHARE
 
 
@@ -158,8 +171,11 @@ def fit_on(card: Card, allocated_bytes: int, holes: tuple[int, int, int] | None 
     low, expected, high = holes or (0, slack, allocated_bytes // RECORDED_CACHE_SHARE)
     room = card.memory_bytes - allocated_bytes - training_workspace_bytes(card.compute_capability)
     return Fit(
-        card=card.name, need_bytes=allocated_bytes, least_bytes=room - 2 * CONTEXT_BYTES - max(high, expected),
-        expected_bytes=room - CONTEXT_BYTES - expected, most_bytes=room - CONTEXT_BYTES // 2 - low,
+        card=card.name,
+        need_bytes=allocated_bytes,
+        least_bytes=room - 2 * CONTEXT_BYTES - max(high, expected),
+        expected_bytes=room - CONTEXT_BYTES - expected,
+        most_bytes=room - CONTEXT_BYTES // 2 - low,
     )
 
 

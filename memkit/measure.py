@@ -54,7 +54,8 @@ def cap_gpu_when_used() -> None:
     Raises: ValueError, at once: the variable is no number above zero.
     """
     if gpu_cap_bytes() is not None:
-        torch.cuda._lazy_call(cap_gpu)  # torch's own queue of what waits for the first use, a seed's too
+        # torch's own queue of what waits for the first use, a seed's too
+        torch.cuda._lazy_call(cap_gpu)
 
 
 def usable_bytes(environment: Mapping[str, str] | None = None) -> int:
@@ -167,12 +168,17 @@ class Recorder:
 
     def __init__(self, device: str):
         self.device = device
-        self.marks: list[list[tuple]] = []  # at each ("saw", part, addresses) before it, then (change, *args)
+        # at each ("saw", part, addresses) before it, then (change, *args)
+        self.marks: list[list[tuple]] = []
         self.seen: list[tuple] = []
-        self.mark_sizes = tuple(1 + secrets.randbelow(MAX_MARK_BYTES) for _ in range(NUM_MARK_SIZES))
+        self.mark_sizes = tuple(
+            1 + secrets.randbelow(MAX_MARK_BYTES) for _ in range(NUM_MARK_SIZES)
+        )
 
     def saw(self, part: str, tensors: list[Tensor]) -> None:
-        self.seen.append(("saw", part, {address_of(tensor) for tensor in tensors_in(tensors)} - {0}))
+        self.seen.append(
+            ("saw", part, {address_of(tensor) for tensor in tensors_in(tensors)} - {0})
+        )
 
     def now(self, change: str, *args: object) -> None:
         self.marks.append([*self.seen, (change, *args)])
@@ -223,7 +229,9 @@ def replayed(entries: list[Entry], marks: list[list[tuple]]) -> Log:
                         if not addresses <= blocks.keys():
                             raise OutsideBuild
                         continue
-                    getattr(log, part).update(blocks[address] for address in addresses if address in blocks)
+                    getattr(log, part).update(
+                        blocks[address] for address in addresses if address in blocks
+                    )
                 else:
                     getattr(log, change)(*args)
         elif entry.num_bytes > 0:
@@ -244,11 +252,14 @@ def cpu_record() -> Iterator[Record]:
     if torch.autograd._profiler_enabled():
         raise ValueError(SECOND_PROFILER)
     activities = [torch.profiler.ProfilerActivity.CPU]
-    quiet = {} if "KINETO_LOG_LEVEL" in os.environ else {"KINETO_LOG_LEVEL": "99"}  # it reports on stderr
+    # Kineto reports on stderr
+    quiet = {} if "KINETO_LOG_LEVEL" in os.environ else {"KINETO_LOG_LEVEL": "99"}
 
     with (
         patch.dict(os.environ, quiet),
-        torch.profiler.profile(activities=activities, profile_memory=True, record_shapes=True) as profiler,
+        torch.profiler.profile(
+            activities=activities, profile_memory=True, record_shapes=True
+        ) as profiler,
     ):
         yield record
     timed = []
@@ -300,7 +311,9 @@ def name_of(operation, num_bytes: int) -> str:
 def is_composite(name: str) -> bool:
     """Whether the operation has no kernel of its own: others, which it is made of, are dispatched."""
     schemas = torch._C._jit_get_schemas_for_operator(name)
-    names = {f"{name}.{s.overload_name}".rstrip(".") for s in schemas if "out" not in s.overload_name}
+    names = {
+        f"{name}.{s.overload_name}".rstrip(".") for s in schemas if "out" not in s.overload_name
+    }
     names = {overload for overload in names if torch._C._dispatch_has_kernel(overload)}
     composites = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
     return bool(names) and names <= set(composites)
@@ -335,7 +348,9 @@ def cuda_entries(lines: list[dict], mark_sizes: tuple[int, ...]) -> list[Entry]:
     """The entries of one device's trace in a snapshot; a mark is blocks of these sizes, each freed at once."""
     signs = {"alloc": 1, "free_requested": -1}
     entries = [
-        Entry(line["addr"], signs[line["action"]] * line["size"]) for line in lines if line["action"] in signs
+        Entry(line["addr"], signs[line["action"]] * line["size"])
+        for line in lines
+        if line["action"] in signs
     ]
     mark = [sign * size for size in mark_sizes for sign in (1, -1)]
     merged, position = [], 0

@@ -67,16 +67,24 @@ class ModelConfig:
         check_fields(self, "mlp", as_one_of, MLPS)
         check_fields(self, "position", as_one_of, POSITIONS)
         if self.head_dim == 0 and self.hidden_size % self.num_heads:
-            raise ValueError(f"hidden_size={self.hidden_size} is not a multiple of num_heads={self.num_heads}")
+            raise ValueError(
+                f"hidden_size={self.hidden_size} is not a multiple of num_heads={self.num_heads}"
+            )
         if self.num_kv_heads and self.num_heads % self.num_kv_heads:
-            raise ValueError(f"num_heads={self.num_heads} is not a multiple of num_kv_heads={self.num_kv_heads}")
+            raise ValueError(
+                f"num_heads={self.num_heads} is not a multiple of num_kv_heads={self.num_kv_heads}"
+            )
         object.__setattr__(self, "num_kv_heads", self.num_kv_heads or self.num_heads)
         object.__setattr__(self, "head_dim", self.head_dim or self.hidden_size // self.num_heads)
-        object.__setattr__(self, "intermediate_size", self.intermediate_size or 4 * self.hidden_size)
+        object.__setattr__(
+            self, "intermediate_size", self.intermediate_size or 4 * self.hidden_size
+        )
         if self.position == "rotary" and self.head_dim % 2:
             raise ValueError(f"head_dim={self.head_dim} is odd; rotary pairs values")
         if self.has_qk_norm and (self.fuses_qkv or self.norm != "rmsnorm"):
-            raise ValueError("has_qk_norm=True needs norm='rmsnorm' and a matrix each for query and key")
+            raise ValueError(
+                "has_qk_norm=True needs norm='rmsnorm' and a matrix each for query and key"
+            )
 
     def mlp_of(self, layer: int) -> str:
         """The kind of MLP that a block has: the same in every block."""
@@ -114,8 +122,14 @@ class ModelConfig:
 
 
 GPT2 = {
-    "norm": "layernorm", "mlp": "gelu", "position": "learned", "ties_embeddings": True, "has_qkv_bias": True,
-    "has_output_bias": True, "has_mlp_bias": True, "fuses_qkv": True,
+    "norm": "layernorm",
+    "mlp": "gelu",
+    "position": "learned",
+    "ties_embeddings": True,
+    "has_qkv_bias": True,
+    "has_output_bias": True,
+    "has_mlp_bias": True,
+    "fuses_qkv": True,
 }
 """What a model of GPT-2's family has."""
 
@@ -123,19 +137,38 @@ GPT2 = {
 def gpt2_config(name: str, num_layers: int, hidden_size: int, num_heads: int) -> ModelConfig:
     """A GPT-2 style model with GPT-2's vocabulary of 50,257 tokens and 1,024 positions."""
     return ModelConfig(
-        name=name, num_layers=num_layers, hidden_size=hidden_size, num_heads=num_heads,
-        vocab_size=50257, max_seq_len=1024, **GPT2,
+        name=name,
+        num_layers=num_layers,
+        hidden_size=hidden_size,
+        num_heads=num_heads,
+        vocab_size=50257,
+        max_seq_len=1024,
+        **GPT2,
     )
 
 
 def llama_config(
-    name: str, num_layers: int, hidden_size: int, num_heads: int, num_kv_heads: int, intermediate_size: int,
-    vocab_size: int, max_seq_len: int, **choices,
+    name: str,
+    num_layers: int,
+    hidden_size: int,
+    num_heads: int,
+    num_kv_heads: int,
+    intermediate_size: int,
+    vocab_size: int,
+    max_seq_len: int,
+    **choices,
 ) -> ModelConfig:
     """A Llama style model; ``choices`` override single fields (Qwen2 adds ``has_qkv_bias``)."""
     return ModelConfig(
-        name=name, num_layers=num_layers, hidden_size=hidden_size, num_heads=num_heads, num_kv_heads=num_kv_heads,
-        intermediate_size=intermediate_size, vocab_size=vocab_size, max_seq_len=max_seq_len, **choices,
+        name=name,
+        num_layers=num_layers,
+        hidden_size=hidden_size,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        intermediate_size=intermediate_size,
+        vocab_size=vocab_size,
+        max_seq_len=max_seq_len,
+        **choices,
     )
 
 
@@ -149,14 +182,20 @@ LLAMA_2_70B = llama_config("Llama-2-70B", 80, 8192, 64, 8, 28672, 32000, 4096)
 LLAMA_3_8B = llama_config("Llama-3-8B", 32, 4096, 32, 8, 14336, 128256, 8192)
 LLAMA_3_70B = llama_config("Llama-3-70B", 80, 8192, 64, 8, 28672, 128256, 8192)
 LLAMA_3_405B = llama_config("Llama-3.1-405B", 126, 16384, 128, 8, 53248, 128256, 131072)
-LLAMA_32_1B = llama_config("Llama-3.2-1B", 16, 2048, 32, 8, 8192, 128256, 131072, ties_embeddings=True)
-LLAMA_32_3B = llama_config("Llama-3.2-3B", 28, 3072, 24, 8, 8192, 128256, 131072, ties_embeddings=True)
+LLAMA_32_1B = llama_config(
+    "Llama-3.2-1B", 16, 2048, 32, 8, 8192, 128256, 131072, ties_embeddings=True
+)
+LLAMA_32_3B = llama_config(
+    "Llama-3.2-3B", 28, 3072, 24, 8, 8192, 128256, 131072, ties_embeddings=True
+)
 MISTRAL_7B = llama_config("Mistral-7B", 32, 4096, 32, 8, 14336, 32000, 32768)
 QWEN_2_05B = llama_config(
     "Qwen2-0.5B", 24, 896, 14, 2, 4864, 151936, 131072, ties_embeddings=True, has_qkv_bias=True
 )
 QWEN_3 = {"has_qk_norm": True, "head_dim": 128}
-QWEN_3_06B = llama_config("Qwen3-0.6B", 28, 1024, 16, 8, 3072, 151936, 40960, ties_embeddings=True, **QWEN_3)
+QWEN_3_06B = llama_config(
+    "Qwen3-0.6B", 28, 1024, 16, 8, 3072, 151936, 40960, ties_embeddings=True, **QWEN_3
+)
 QWEN_3_8B = llama_config("Qwen3-8B", 36, 4096, 32, 8, 12288, 151936, 40960, **QWEN_3)
 QWEN_3_32B = llama_config("Qwen3-32B", 64, 5120, 64, 8, 25600, 151936, 40960, **QWEN_3)
 TINY_GPT2 = gpt2_config("tiny GPT-2", 4, 256, 4)
@@ -165,8 +204,23 @@ TINY_LLAMA = llama_config("tiny Llama", 4, 256, 4, 2, 688, 8192, 1024)
 PUBLISHED_MODELS = {
     config.name: config
     for config in (
-        GPT2_SMALL, GPT2_MEDIUM, GPT2_LARGE, GPT2_XL, LLAMA_32_1B, QWEN_2_05B, LLAMA_32_3B, LLAMA_2_7B, LLAMA_2_13B,
-        LLAMA_2_70B, MISTRAL_7B, LLAMA_3_8B, LLAMA_3_70B, LLAMA_3_405B, QWEN_3_06B, QWEN_3_8B, QWEN_3_32B,
+        GPT2_SMALL,
+        GPT2_MEDIUM,
+        GPT2_LARGE,
+        GPT2_XL,
+        LLAMA_32_1B,
+        QWEN_2_05B,
+        LLAMA_32_3B,
+        LLAMA_2_7B,
+        LLAMA_2_13B,
+        LLAMA_2_70B,
+        MISTRAL_7B,
+        LLAMA_3_8B,
+        LLAMA_3_70B,
+        LLAMA_3_405B,
+        QWEN_3_06B,
+        QWEN_3_8B,
+        QWEN_3_32B,
     )
 }
 """The published models by name, in rough order of size within a family."""

@@ -37,13 +37,17 @@ class State:
     def __post_init__(self):
         as_one_of("on_host", self.on_host, HOSTS)
 
-    def tensors_of(self, shape: tuple[int, ...], moment_dtype: str) -> tuple[tuple[str, tuple[int, ...], str], ...]:
+    def tensors_of(
+        self, shape: tuple[int, ...], moment_dtype: str
+    ) -> tuple[tuple[str, tuple[int, ...], str], ...]:
         """What is kept for a parameter of this shape, each as (role, shape, dtype)."""
         return ((self.role, () if self.is_scalar else shape, self.dtype or moment_dtype),)
 
     def is_in_host(self, role: str, count: int, implementation: str) -> bool:
         """Whether the host's memory has what it keeps as ``role`` for a parameter of so many values."""
-        return self.on_host == "always" or (self.on_host == "unless fused" and implementation != "fused")
+        return self.on_host == "always" or (
+            self.on_host == "unless fused" and implementation != "fused"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +84,11 @@ class Optimizer:
         """What its class takes beside the learning rate to step in this way."""
         if not self.has_argument:
             return dict(self.arguments)
-        way = {"fused": True} if implementation == "fused" else {"foreach": implementation == "foreach"}
+        way = (
+            {"fused": True}
+            if implementation == "fused"
+            else {"foreach": implementation == "foreach"}
+        )
         return {**self.arguments, **way}
 
     def states_of(self, shape: tuple[int, ...], kind: str) -> "Optimizer":
@@ -102,9 +110,19 @@ OPTIMIZERS = {
     optimizer.name: optimizer
     for optimizer in (
         Optimizer(name="SGD", states=(), temporaries=IN_ONE_KERNEL, made_by="torch.optim:SGD"),
-        Optimizer(name="SGD momentum", states=(MOMENTUM,), temporaries=IN_ONE_KERNEL, made_by="torch.optim:SGD",
-                  arguments={"momentum": 0.9}),
-        Optimizer(name="AdamW", states=(STEP, FIRST, SECOND), temporaries=ON_LISTS, made_by="torch.optim:AdamW"),
+        Optimizer(
+            name="SGD momentum",
+            states=(MOMENTUM,),
+            temporaries=IN_ONE_KERNEL,
+            made_by="torch.optim:SGD",
+            arguments={"momentum": 0.9},
+        ),
+        Optimizer(
+            name="AdamW",
+            states=(STEP, FIRST, SECOND),
+            temporaries=ON_LISTS,
+            made_by="torch.optim:AdamW",
+        ),
     )
 }
 """By name, those of chapters 00 to 06. Nothing is added to it: another record is passed as it is."""

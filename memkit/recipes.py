@@ -54,35 +54,68 @@ class Precision:
 
 FP32 = Precision(name="fp32", source="torch default")
 AUTOCAST_BF16 = Precision(name="autocast bf16", compute_dtype="bfloat16", source="torch.autocast")
-AUTOCAST_FP16 = Precision(name="autocast fp16", compute_dtype="float16", source="torch.autocast with GradScaler")
+AUTOCAST_FP16 = Precision(
+    name="autocast fp16", compute_dtype="float16", source="torch.autocast with GradScaler"
+)
 BF16_MASTER = Precision(
-    name="bf16 + fp32 master", weight_dtype="bfloat16", gradient_dtype="bfloat16", compute_dtype="bfloat16",
-    master_dtype="float32", source="ZeRO paper, arXiv:1910.02054, section 3.1: 2 + 2 + 12 bytes",
+    name="bf16 + fp32 master",
+    weight_dtype="bfloat16",
+    gradient_dtype="bfloat16",
+    compute_dtype="bfloat16",
+    master_dtype="float32",
+    source="ZeRO paper, arXiv:1910.02054, section 3.1: 2 + 2 + 12 bytes",
 )
 MEGATRON = Precision(
-    name="Megatron, fp32 gradients", weight_dtype="bfloat16", gradient_dtype="float32", compute_dtype="bfloat16",
-    master_dtype="float32", source="Megatron-LM distributed optimizer: 18 bytes, bf16 weights and fp32 gradients",
+    name="Megatron, fp32 gradients",
+    weight_dtype="bfloat16",
+    gradient_dtype="float32",
+    compute_dtype="bfloat16",
+    master_dtype="float32",
+    source="Megatron-LM distributed optimizer: 18 bytes, bf16 weights and fp32 gradients",
 )
 BF16_TWO_GRADIENTS = Precision(
-    name="bf16 + fp32 master and gradients", weight_dtype="bfloat16", gradient_dtype="bfloat16",
-    compute_dtype="bfloat16", master_dtype="float32", main_gradient_dtype="float32",
+    name="bf16 + fp32 master and gradients",
+    weight_dtype="bfloat16",
+    gradient_dtype="bfloat16",
+    compute_dtype="bfloat16",
+    master_dtype="float32",
+    main_gradient_dtype="float32",
     source="Ultra-Scale Playbook: 20 bytes",
 )
 PURE_BF16 = Precision(
-    name="pure bf16", weight_dtype="bfloat16", gradient_dtype="bfloat16", compute_dtype="bfloat16",
+    name="pure bf16",
+    weight_dtype="bfloat16",
+    gradient_dtype="bfloat16",
+    compute_dtype="bfloat16",
     source="model.to(torch.bfloat16)",
 )
 PURE_FP16 = Precision(
-    name="pure fp16", weight_dtype="float16", gradient_dtype="float16", compute_dtype="float16",
+    name="pure fp16",
+    weight_dtype="float16",
+    gradient_dtype="float16",
+    compute_dtype="float16",
     source="model.to(torch.float16); a GradScaler refuses 16-bit gradients, so for frozen weights alone",
 )
 KAHAN_BF16 = Precision(
-    name="bf16 + Kahan", weight_dtype="bfloat16", gradient_dtype="bfloat16", compute_dtype="bfloat16",
-    remainder_dtype="bfloat16", source="arXiv:2010.06192, Kahan summation for the weight update",
+    name="bf16 + Kahan",
+    weight_dtype="bfloat16",
+    gradient_dtype="bfloat16",
+    compute_dtype="bfloat16",
+    remainder_dtype="bfloat16",
+    source="arXiv:2010.06192, Kahan summation for the weight update",
 )
 
 PRECISIONS = {
-    p.name: p for p in (FP32, AUTOCAST_BF16, AUTOCAST_FP16, BF16_MASTER, MEGATRON, BF16_TWO_GRADIENTS, PURE_BF16)
+    p.name: p
+    for p in (
+        FP32,
+        AUTOCAST_BF16,
+        AUTOCAST_FP16,
+        BF16_MASTER,
+        MEGATRON,
+        BF16_TWO_GRADIENTS,
+        PURE_BF16,
+    )
 }
 """The recipes whose bytes people print."""
 

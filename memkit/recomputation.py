@@ -74,11 +74,17 @@ class Flops:
 def block_products(setup: TrainingSetup) -> tuple[Product, ...]:
     """The operations of one block that a policy can name, in the order in which they run."""
     one = model_of(replace(setup, model=setup.model.one_block, recomputation=NONE))
-    names, entries = {"attention": "attention", "gelu": "activation", "silu": "activation"}, entries_of(one)
+    names = {"attention": "attention", "gelu": "activation", "silu": "activation"}
+    entries = entries_of(one)
     return tuple(
         Product(
-            name=names.get(op.kind, op.name), op=op.kind, flops=op.flops,
-            outputs=tuple(entries[x].line(one.graph) if x in entries else line_of(one.graph, x) for x in op.makes),
+            name=names.get(op.kind, op.name),
+            op=op.kind,
+            flops=op.flops,
+            outputs=tuple(
+                entries[x].line(one.graph) if x in entries else line_of(one.graph, x)
+                for x in op.makes
+            ),
         )
         for op in one.graph.operations
         if op.unit == 1 and op.kind in OPS and op.reads
@@ -144,8 +150,15 @@ MODELS = {model.name: model for model in (GPT2_LARGE, LLAMA_32_1B, LLAMA_3_8B)}
 def shown_strategies(model: ModelConfig) -> tuple[Strategy, ...]:
     """The strategies of the plane."""
     return (
-        NONE, CORE, SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION, every(2), square_root_groups(model.num_layers),
-        sequential(4), FULL,
+        NONE,
+        CORE,
+        SAVE_PRODUCTS,
+        SAVE_EVERY_SECOND,
+        SAVE_ATTENTION,
+        every(2),
+        square_root_groups(model.num_layers),
+        sequential(4),
+        FULL,
     )
 
 
@@ -167,7 +180,11 @@ class Point:
 def peak_at(model: ModelConfig, strategy: Strategy, micro_batch_size: int, seq_len: int) -> int:
     """Peak in bytes of two steps in pure bf16 with fused AdamW and flash attention."""
     setup = TrainingSetup(
-        model=model, precision=PURE_BF16, optimizer=FUSED_ADAMW, seq_len=seq_len, recomputation=strategy,
+        model=model,
+        precision=PURE_BF16,
+        optimizer=FUSED_ADAMW,
+        seq_len=seq_len,
+        recomputation=strategy,
         micro_batch_size=micro_batch_size,
     )
     return estimate_memory(setup).peak_bytes
@@ -218,5 +235,7 @@ def cheapest_that_fits(setup: TrainingSetup, budget_bytes: int) -> Strategy:
     fitting = [way for way in tried if estimate_memory(setup.under(way)).peak_bytes <= budget_bytes]
     if not fitting:
         least = min(estimate_memory(setup.under(way)).peak_bytes for way in tried)
-        raise ValueError(f"budget_bytes={budget_bytes} is below the lowest peak of these strategies, {least}")
+        raise ValueError(
+            f"budget_bytes={budget_bytes} is below the lowest peak of these strategies, {least}"
+        )
     return min(fitting, key=lambda way: step_flops(setup, way).overhead)

@@ -49,7 +49,9 @@ class CallNames(TorchFunctionMode):
             self.name = before
 
 
-def saved_storages(run: Callable[[], object], elsewhere: Iterable[Tensor] = ()) -> tuple[SavedStorage, ...]:
+def saved_storages(
+    run: Callable[[], object], elsewhere: Iterable[Tensor] = ()
+) -> tuple[SavedStorage, ...]:
     """Run ``run()`` and list the storages that autograd saves in it, in order, each once.
 
     ``elsewhere``: parameters and other tensors that would be there anyway. Source:
@@ -75,8 +77,11 @@ def saved_storages(run: Callable[[], object], elsewhere: Iterable[Tensor] = ()) 
         else:
             alive.append(storage)
             saved[key] = SavedStorage(
-                shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."),
-                num_bytes=storage.nbytes(), is_elsewhere=key in known, ops=(calls.name or "custom function",),
+                shape=tuple(tensor.shape),
+                dtype=str(tensor.dtype).removeprefix("torch."),
+                num_bytes=storage.nbytes(),
+                is_elsewhere=key in known,
+                ops=(calls.name or "custom function",),
             )
         return tensor.detach()
 
@@ -93,4 +98,6 @@ def saved_bytes(run: Callable[[], object], elsewhere: Iterable[Tensor] = ()) -> 
     >>> saved_bytes(lambda: x.exp())  # its result: 4 B each
     4096
     """
-    return sum(saved.num_bytes for saved in saved_storages(run, elsewhere) if not saved.is_elsewhere)
+    return sum(
+        saved.num_bytes for saved in saved_storages(run, elsewhere) if not saved.is_elsewhere
+    )

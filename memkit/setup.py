@@ -21,7 +21,6 @@ MAX_FLASH_HEAD_DIM = 256
 """CUDA's flash kernel takes no larger head."""
 
 
-
 def check_probability(name: str, value: float) -> None:
     """Refuse what is no number from 0 to 1, 1 left out."""
     if not 0 <= value < 1:
@@ -78,7 +77,9 @@ class TrainingSetup:
             object.__setattr__(self, "recomputation", RECOMPUTATIONS[name])
         check_fields(self, "dropout", check_probability)
         if self.attention == "efficient" and self.device == "cpu":
-            raise ValueError("attention='efficient' has no CPU kernel; device='cpu' allows stored, flash")
+            raise ValueError(
+                "attention='efficient' has no CPU kernel; device='cpu' allows stored, flash"
+            )
         if self.model.position == "learned" and self.seq_len > self.model.max_seq_len:
             raise ValueError(
                 f"seq_len={self.seq_len} is above max_seq_len={self.model.max_seq_len}, the learned positions"
@@ -93,8 +94,13 @@ class TrainingSetup:
             return
         if self.model.head_dim % alignment:
             wanted = f"a head_dim that is a multiple of {alignment}"
-        elif self.attention == "flash" and dtype != "float32" and self.model.num_kv_heads < self.model.num_heads:
-            heads, wanted = f"{heads} and num_kv_heads={self.model.num_kv_heads}", "a key head for every query head"
+        elif (
+            self.attention == "flash"
+            and dtype != "float32"
+            and self.model.num_kv_heads < self.model.num_heads
+        ):
+            heads = f"{heads} and num_kv_heads={self.model.num_kv_heads}"
+            wanted = "a key head for every query head"
         if wanted:
             raise ValueError(
                 f"attention={self.attention!r} has no CUDA kernel for {heads} in {dtype}: the memory-efficient one "
@@ -122,7 +128,9 @@ class TrainingSetup:
         """
         if self.device != "cuda" or self.attention == "stored":
             return False
-        is_refused = self.precision.compute_dtype == "float32" or self.model.head_dim > MAX_FLASH_HEAD_DIM
+        is_refused = (
+            self.precision.compute_dtype == "float32" or self.model.head_dim > MAX_FLASH_HEAD_DIM
+        )
         return self.attention == "efficient" or is_refused
 
     @property

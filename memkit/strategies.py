@@ -20,8 +20,10 @@ OPS = ("mm", "addmm", "bmm", "attention", "gelu", "silu")
 
 TORCH_NAMES = {op: (op,) for op in OPS} | {
     "attention": (
-        "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
-        "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention",
+        "_scaled_dot_product_flash_attention_for_cpu",
     ),
 }
 """What each of ``OPS`` is called in ``torch.ops.aten``. Which attention kernel runs depends on dtype, device and card,
@@ -72,9 +74,19 @@ class Strategy:
         if self.num_segments:
             size = num_layers // min(self.num_segments, num_layers)
             starts = range(0, size * min(self.num_segments, num_layers), size)
-        cuts = [range(start, stop) for start, stop in zip(starts, [*starts[1:], num_layers], strict=True)]
-        end = min(self.num_again or len(cuts), len(cuts) - bool(self.num_segments)) if self.scope == "blocks" else 0
-        return tuple((blocks, number < end and number % self.period == 0) for number, blocks in enumerate(cuts))
+        cuts = [
+            range(start, stop)
+            for start, stop in zip(starts, [*starts[1:], num_layers], strict=True)
+        ]
+        end = (
+            min(self.num_again or len(cuts), len(cuts) - bool(self.num_segments))
+            if self.scope == "blocks"
+            else 0
+        )
+        return tuple(
+            (blocks, number < end and number % self.period == 0)
+            for number, blocks in enumerate(cuts)
+        )
 
     def policy(self) -> Callable[[str], bool]:
         """Says of each operation of a region in turn, by its name in ``OPS``, whether what it puts out is kept."""
@@ -98,13 +110,22 @@ def checkpoint_line(run: str, more: str = "") -> str:
 NONE = Strategy(name="none", scope="nothing", code="x = block(x)")
 FULL = Strategy(name="full", code=checkpoint_line("block"))
 FULL_NO_STOP = Strategy(
-    name="full, no early stop", stops_early=False, code=checkpoint_line("block", ", early_stop=False")
+    name="full, no early stop",
+    stops_early=False,
+    code=checkpoint_line("block", ", early_stop=False"),
 )
 FULL_REENTRANT = Strategy(
-    name="full, reentrant", is_reentrant=True, stops_early=False, code="x = checkpoint(block, x, use_reentrant=True)"
+    name="full, reentrant",
+    is_reentrant=True,
+    stops_early=False,
+    code="x = checkpoint(block, x, use_reentrant=True)",
 )
-CORE = Strategy(name="attention core", scope="core", code="y = checkpoint(core, q, k, v, use_reentrant=False)")
-HOST = Strategy(name="offload", scope="host", code="with save_on_cpu(pin_memory=True):\n    x = block(x)")
+CORE = Strategy(
+    name="attention core", scope="core", code="y = checkpoint(core, q, k, v, use_reentrant=False)"
+)
+HOST = Strategy(
+    name="offload", scope="host", code="with save_on_cpu(pin_memory=True):\n    x = block(x)"
+)
 
 
 def every(period: int) -> Strategy:
@@ -142,7 +163,9 @@ def sequential(num_segments: int) -> Strategy:
     """``checkpoint_sequential``: equal segments, of which the last is never run again."""
     as_whole_number("num_segments", num_segments, 1)
     code = f"x = checkpoint_sequential(model.blocks, {num_segments}, x, use_reentrant=False)"
-    return Strategy(name=f"checkpoint_sequential, {num_segments} segments", num_segments=num_segments, code=code)
+    return Strategy(
+        name=f"checkpoint_sequential, {num_segments} segments", num_segments=num_segments, code=code
+    )
 
 
 def policy(name: str, *saved_ops: str, saves_every_second: bool = False) -> Strategy:
@@ -151,11 +174,13 @@ def policy(name: str, *saved_ops: str, saves_every_second: bool = False) -> Stra
     ops = "".join(f"    torch.ops.aten.{name}.default,\n" for name in names)
     code = f"saved_ops = [\n{ops}]\n{EVERY_SECOND if saves_every_second else ONE_LIST}\n"
     code += checkpoint_line("block", ", context_fn=context_fn")
-    return Strategy(name=name, saved_ops=saved_ops, saves_every_second=saves_every_second, code=code)
+    return Strategy(
+        name=name, saved_ops=saved_ops, saves_every_second=saves_every_second, code=code
+    )
 
 
 ONE_LIST = "context_fn = partial(create_selective_checkpoint_contexts, saved_ops)"
-EVERY_SECOND = '''linear_ops = [torch.ops.aten.mm.default, torch.ops.aten.addmm.default]
+EVERY_SECOND = """linear_ops = [torch.ops.aten.mm.default, torch.ops.aten.addmm.default]
 
 def context_fn():  # called once for each region
     linears = []
@@ -165,11 +190,13 @@ def context_fn():  # called once for each region
             return CheckpointPolicy.MUST_SAVE
         return CheckpointPolicy.PREFER_RECOMPUTE
     return create_selective_checkpoint_contexts(policy)
-'''
+"""
 
 SAVE_ATTENTION = policy("save attention", "attention")
 SAVE_PRODUCTS = policy("save attention and products", "attention", "mm", "addmm")
-SAVE_EVERY_SECOND = policy("save every second product", "attention", "mm", "addmm", saves_every_second=True)
+SAVE_EVERY_SECOND = policy(
+    "save every second product", "attention", "mm", "addmm", saves_every_second=True
+)
 
 
 RECOMPUTATIONS = {"none": NONE, "selective": CORE, "full": FULL}
@@ -181,6 +208,17 @@ run again (Korthikanti et al. 2022)."""
 def all_strategies(num_layers: int) -> tuple[Strategy, ...]:
     """Every strategy of the book, for a model of so many layers."""
     return (
-        NONE, CORE, SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION, FULL, FULL_NO_STOP, FULL_REENTRANT,
-        every(2), every(3), square_root_groups(num_layers), sequential(4), HOST,
+        NONE,
+        CORE,
+        SAVE_PRODUCTS,
+        SAVE_EVERY_SECOND,
+        SAVE_ATTENTION,
+        FULL,
+        FULL_NO_STOP,
+        FULL_REENTRANT,
+        every(2),
+        every(3),
+        square_root_groups(num_layers),
+        sequential(4),
+        HOST,
     )

@@ -15,7 +15,16 @@ from functools import cached_property
 from itertools import accumulate
 from operator import attrgetter
 
-from memkit.units import Printable, Text, aligned_table, as_one_of, format_bytes, format_ratio, on_page, round_up
+from memkit.units import (
+    Printable,
+    Text,
+    aligned_table,
+    as_one_of,
+    format_bytes,
+    format_ratio,
+    on_page,
+    round_up,
+)
 
 PARTS = ("weights", "gradients", "optimizer_states", "activations", "temporary")
 """What memory is for. Buffers count as weights, and so does a second set of the weights, such as EMA's; a cast made
@@ -122,7 +131,9 @@ class Events(Sequence):
     def __repr__(self) -> str:
         return "<events, when asked>" if callable(self._source) else repr(self._made)
 
-    def levels(self, key: Callable[[Event], Hashable] | None = None, granularity: int = 1) -> Levels:
+    def levels(
+        self, key: Callable[[Event], Hashable] | None = None, granularity: int = 1
+    ) -> Levels:
         """Bytes of each part, or under each ``key``, after each event, every block rounded up to ``granularity``.
 
         All of ``PARTS`` are there; ``None`` is there too where an event has no part.
@@ -132,7 +143,11 @@ class Events(Sequence):
         parts = {part: [] for part in now}
         for event in self:
             size = event.num_bytes
-            now[key(event)] += size if granularity == 1 else round_up(abs(size), granularity) * (1 if size > 0 else -1)
+            now[key(event)] += (
+                size
+                if granularity == 1
+                else round_up(abs(size), granularity) * (1 if size > 0 else -1)
+            )
             for part, heights in parts.items():
                 heights.append(now[part])
         return Levels(parts)
@@ -191,7 +206,14 @@ class Events(Sequence):
 
 
 INSTANTS = (
-    "init", "forward peak", "forward", "backward peak", "backward", "optimizer peak", "optimizer", "zero_grad",
+    "init",
+    "forward peak",
+    "forward",
+    "backward peak",
+    "backward",
+    "optimizer peak",
+    "optimizer",
+    "zero_grad",
 )
 """The instants of one step in order: a phase's name alone is the moment the phase ends, ``peak`` its maximum.
 
@@ -224,7 +246,9 @@ class Instant:
             if len(known) < len(PARTS):
                 raise ValueError(f"instant {self.name!r} has unknown parts and no total_bytes")
             object.__setattr__(self, "total_bytes", sum(known))
-        elif sum(known) > self.total_bytes or (len(known) == len(PARTS) and sum(known) != self.total_bytes):
+        elif sum(known) > self.total_bytes or (
+            len(known) == len(PARTS) and sum(known) != self.total_bytes
+        ):
             raise ValueError(
                 f"instant {self.name!r}: the parts sum to {sum(known)} B, but total_bytes={self.total_bytes}"
             )
@@ -291,7 +315,9 @@ class MemoryTimeline(Printable):
         ]
         if not matching:
             names = ", ".join(dict.fromkeys(instant.name for instant in self.instants))
-            raise ValueError(f"no instant {name!r} (step={step}, micro_batch={micro_batch}); there are: {names}")
+            raise ValueError(
+                f"no instant {name!r} (step={step}, micro_batch={micro_batch}); there are: {names}"
+            )
         return matching[-1]
 
     def for_step(self, step: int) -> "MemoryTimeline":
@@ -318,13 +344,19 @@ class MemoryTimeline(Printable):
     def __str__(self) -> str:
         at_least = "at least " if "left out" in self.provenance else ""
         peak = f"peak {at_least}{format_bytes(self.peak_bytes)} at {_label(self.peak, self)}"
-        left_out = f"left out: {self.provenance['left out']}" if "left out" in self.provenance else ""
-        return on_page(f"{self.source}, {self.device} rules: {peak}", self.table(), left_out, between="\n")
+        left_out = (
+            f"left out: {self.provenance['left out']}" if "left out" in self.provenance else ""
+        )
+        return on_page(
+            f"{self.source}, {self.device} rules: {peak}", self.table(), left_out, between="\n"
+        )
 
     def to_json(self) -> str:
         """JSON text that ``from_json`` reads back to an equal timeline."""
         events = [asdict(event) for event in self.events]
-        return json.dumps({**asdict(replace(self, events=())), "events": events}, indent=1, sort_keys=True)
+        return json.dumps(
+            {**asdict(replace(self, events=())), "events": events}, indent=1, sort_keys=True
+        )
 
     @classmethod
     def from_json(cls, text: str) -> "MemoryTimeline":
@@ -335,14 +367,19 @@ class MemoryTimeline(Printable):
         try:
             data = json.loads(text)
             records = {"instants": Instant, "events": Event}
-            return cls(**data | {key: tuple(kind(**item) for item in data[key]) for key, kind in records.items()})
+            return cls(
+                **data
+                | {key: tuple(kind(**item) for item in data[key]) for key, kind in records.items()}
+            )
         except (AttributeError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"no timeline: {type(error).__name__} {error}") from error
 
 
 def _label(instant: Instant, timeline: MemoryTimeline) -> str:
     steps = {i.step for i in timeline.instants}
-    micro_batches = {i.micro_batch for i in timeline.instants if i.name.startswith(("forward", "backward"))}
+    micro_batches = {
+        i.micro_batch for i in timeline.instants if i.name.startswith(("forward", "backward"))
+    }
     label = instant.name
     if len(micro_batches) > 1 and instant.name.startswith(("forward", "backward")):
         label += f", micro-batch {instant.micro_batch}"
@@ -372,11 +409,15 @@ def compare(*timelines: MemoryTimeline, names: Iterable[str] = INSTANTS) -> Text
     if len(timelines) < 2:
         raise ValueError(f"compare needs at least two timelines, got {len(timelines)}")
     *_, last = timelines
-    known = dict.fromkeys((*INSTANTS, *(instant.name for timeline in timelines for instant in timeline.instants)))
+    known = dict.fromkeys(
+        (*INSTANTS, *(instant.name for timeline in timelines for instant in timeline.instants))
+    )
     wanted = {as_one_of("names", name, known) for name in names}
     columns = [t.source for t in timelines]
     rows = [["instant", *columns, *(f"{c} ÷ {columns[-1]}" for c in columns[:-1])]]
-    totals = [{(i.name, i.step, i.micro_batch): i.total_bytes for i in t.instants} for t in timelines]
+    totals = [
+        {(i.name, i.step, i.micro_batch): i.total_bytes for i in t.instants} for t in timelines
+    ]
     keys = [(i.name, i.step, i.micro_batch) for i in last.instants if i.name in wanted]
     for key, instant in zip(keys, (i for i in last.instants if i.name in wanted), strict=True):
         values = [column.get(key) for column in totals]
@@ -390,7 +431,10 @@ def compare(*timelines: MemoryTimeline, names: Iterable[str] = INSTANTS) -> Text
     moments = [_label(t.peak, t) for t in timelines]
     if len(set(moments)) > 1:
         pairs = zip(timelines, moments, strict=True)
-        notes.append("The peaks are of different moments: " + "; ".join(f"{t.source} at {m}" for t, m in pairs))
+        notes.append(
+            "The peaks are of different moments: "
+            + "; ".join(f"{t.source} at {m}" for t, m in pairs)
+        )
     return on_page(aligned_table(rows), *notes, between="\n")
 
 
@@ -408,6 +452,10 @@ def where(instant: Instant) -> str:
 
 def provenance_line(timeline: MemoryTimeline) -> str:
     """Where a timeline's numbers come from, in one line: source, rules or card, versions, date."""
-    origin = [str(timeline.provenance[key]) for key in ("card", "torch", "date") if key in timeline.provenance]
+    origin = [
+        str(timeline.provenance[key])
+        for key in ("card", "torch", "date")
+        if key in timeline.provenance
+    ]
     rules = "CUDA's rules" if timeline.device == "cuda" else "a CPU's rules"
     return ", ".join([timeline.source, *(origin or [rules])])

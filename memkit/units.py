@@ -41,7 +41,11 @@ def shown(value: object) -> str:
     >>> shown("many"), shown([1] * 100)
     ("'many'", '[1, 1, 1, 1, 1, 1, ...]')
     """
-    text = _BRIEF.repr(value) if isinstance(value, (list, tuple, dict, set, frozenset)) else repr(value)
+    text = (
+        _BRIEF.repr(value)
+        if isinstance(value, (list, tuple, dict, set, frozenset))
+        else repr(value)
+    )
     text = " ".join(text.split()) if "\n" in text else text
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
@@ -74,7 +78,9 @@ def as_kind(name: str, value: object, *kinds: type) -> object:
     """
     if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)):
         return value
-    raise ValueError(f"{name}={shown(value)} is not a {' or a '.join(kind.__name__ for kind in kinds)}")
+    raise ValueError(
+        f"{name}={shown(value)} is not a {' or a '.join(kind.__name__ for kind in kinds)}"
+    )
 
 
 def check_fields(record: object, names: str, check: Callable, *allowed: object) -> None:
@@ -139,7 +145,11 @@ def format_bytes(num_bytes: float | None, digits: int = 2) -> str:
     """
     if num_bytes is None:
         return "unknown"
-    return f"{num_bytes} B" if abs(num_bytes) < KIB else _in_units(num_bytes, KIB, ("KiB", "MiB", "GiB", "TiB"), digits)
+    return (
+        f"{num_bytes} B"
+        if abs(num_bytes) < KIB
+        else _in_units(num_bytes, KIB, ("KiB", "MiB", "GiB", "TiB"), digits)
+    )
 
 
 def format_gb(num_bytes: float, digits: int = 1) -> str:
@@ -220,11 +230,17 @@ def on_page(*parts: str, between: str = "\n\n") -> Text:
             html += part.html
         else:
             lines = part.split("\n")
-            texts.append("\n".join(
-                fill(line, PAGE_COLUMNS, subsequent_indent="  " * line.startswith("- "))
-                if len(line) > PAGE_COLUMNS else line for line in lines
-            ))
-            html += re.sub("`([^`]+)`", r"<code>\1</code>", f"<p>{'<br>'.join(map(escape, lines))}</p>")
+            texts.append(
+                "\n".join(
+                    fill(line, PAGE_COLUMNS, subsequent_indent="  " * line.startswith("- "))
+                    if len(line) > PAGE_COLUMNS
+                    else line
+                    for line in lines
+                )
+            )
+            html += re.sub(
+                "`([^`]+)`", r"<code>\1</code>", f"<p>{'<br>'.join(map(escape, lines))}</p>"
+            )
     return Text(between.join(texts), html)
 
 
@@ -239,8 +255,14 @@ def html_table(rows: Sequence[Sequence[str]]) -> str:
     """
     if not rows:
         return ""
-    header = "".join(f'<th scope="col">{escape(cell)}</th>' if cell else "<td></td>" for cell in rows[0])
-    header = header.replace('<th scope="col">', f'<th scope="col"{AT_LEFT}>', 1) if rows[0][0] else header
+    header = "".join(
+        f'<th scope="col">{escape(cell)}</th>' if cell else "<td></td>" for cell in rows[0]
+    )
+    header = (
+        header.replace('<th scope="col">', f'<th scope="col"{AT_LEFT}>', 1)
+        if rows[0][0]
+        else header
+    )
     body = ""
     for first, *rest in rows[1:]:
         cells = "".join(f"<td>{escape(in_one_line(cell))}</td>" for cell in rest)
@@ -270,12 +292,17 @@ def aligned_table(rows: list[list[str]]) -> Text:
     ──────────────
     bfloat16    16
     """
-    if not rows or not all(isinstance(row, (list, tuple)) and len(row) == len(rows[0]) for row in rows):
+    if not rows or not all(
+        isinstance(row, (list, tuple)) and len(row) == len(rows[0]) for row in rows
+    ):
         raise ValueError(f"rows={shown(rows)} is no list of rows of equal length")
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for first, *others in rows:
-        cells = [first.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(others, widths[1:], strict=True))]
+        cells = [
+            first.ljust(widths[0]),
+            *(cell.rjust(w) for cell, w in zip(others, widths[1:], strict=True)),
+        ]
         lines.append("  ".join(cells).rstrip())
     scrolling = f'<div style="overflow-x:auto" tabindex="0">{html_table(rows)}</div>'
     return Text("\n".join([lines[0], "─" * len(lines[0]), *lines[1:]]), scrolling)

@@ -47,7 +47,9 @@ class ExpertsConfig(ModelConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        check_fields(self, "num_experts experts_per_token expert_size", as_whole_number, 1, MAX_SIZE)
+        check_fields(
+            self, "num_experts experts_per_token expert_size", as_whole_number, 1, MAX_SIZE
+        )
         experts = self.num_experts, self.experts_per_token, self.expert_size
         if self.experts_per_token > self.num_experts or (self.hidden_size | self.expert_size) % 8:
             raise ValueError(
@@ -77,7 +79,12 @@ class ExpertsConfig(ModelConfig):
     @property
     def more_axes(self) -> dict[str, int]:
         """e experts, c of them chosen for a token, g their width."""
-        return {"e": self.num_experts, "c": self.experts_per_token, "g": self.expert_size, "2g": 2 * self.expert_size}
+        return {
+            "e": self.num_experts,
+            "c": self.experts_per_token,
+            "g": self.expert_size,
+            "2g": 2 * self.expert_size,
+        }
 
 
 def num_experts_of(model: ModelConfig) -> int:
@@ -92,10 +99,14 @@ def experts_config(dense: ModelConfig, **choices) -> ExpertsConfig:
 
 QWEN_3_30B_A3B = experts_config(
     llama_config("Qwen3-30B-A3B", 48, 2048, 32, 4, 6144, 151936, 40960, **QWEN_3),
-    num_experts=128, experts_per_token=8, expert_size=768,
+    num_experts=128,
+    experts_per_token=8,
+    expert_size=768,
 )
 
-PUBLISHED_MODELS: Mapping[str, ModelConfig] = kit.PUBLISHED_MODELS | {QWEN_3_30B_A3B.name: QWEN_3_30B_A3B}
+PUBLISHED_MODELS: Mapping[str, ModelConfig] = kit.PUBLISHED_MODELS | {
+    QWEN_3_30B_A3B.name: QWEN_3_30B_A3B
+}
 """The kit's, and one with experts, by name."""
 
 
@@ -108,7 +119,9 @@ class WithExperts(Transformer):
 
     def feed_forward(self, number: int) -> Callable[[Tensor], Tensor]:
         """Experts, where the model has them."""
-        return self.experts if self.model.mlp_of(number) == EXPERTS else super().feed_forward(number)
+        return (
+            self.experts if self.model.mlp_of(number) == EXPERTS else super().feed_forward(number)
+        )
 
     @scope
     def experts(self, n: Tensor) -> Tensor:
@@ -121,14 +134,23 @@ class WithExperts(Transformer):
     def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """softmax in float32, the c largest, and those divided by their sum."""
         graph, op = self.graph, self.graph.op
-        scores = self.softmax("softmax", self.linear(x, "mlp.router", "router logits"), "router scores", is_wide=True)
+        scores = self.softmax(
+            "softmax", self.linear(x, "mlp.router", "router logits"), "router scores", is_wide=True
+        )
         chosen = graph.data(ROUTED, "int64", "chosen experts", "topk")
         weights = op("topk", [scores], ROUTED, name="chosen scores", keeps=[chosen])
         total = op("sum", [weights], "b s 1", name="sum of the chosen scores", ways=(SAME,))
         # The backward of a quotient makes -g, a / b, a / b² and their product before the gradient of a.
         scratch_bytes, c = 2 * self.rounded(weights.num_bytes), self.model.experts_per_token
         ways = (NEW, Summed(self.along_rows(self.num_tokens, c), is_product=True) if c > 1 else NEW)
-        quotient = op("div", [weights, total], ROUTED, keeps=[weights, total], ways=ways, scratch_bytes=scratch_bytes)
+        quotient = op(
+            "div",
+            [weights, total],
+            ROUTED,
+            keeps=[weights, total],
+            ways=ways,
+            scratch_bytes=scratch_bytes,
+        )
         graph.bind(scores, weights, total)
         return graph.cast(quotient, x.dtype), chosen
 
@@ -136,14 +158,18 @@ class WithExperts(Transformer):
     def weighted_sum(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         """Copies sorted by expert, the experts, and back to the order of the tokens."""
         graph = self.graph
-        by_expert, order = (graph.data(ROUTED, "int64", "order of the copies", "sort") for _ in range(2))
+        by_expert, order = (
+            graph.data(ROUTED, "int64", "order of the copies", "sort") for _ in range(2)
+        )
         wide = graph.data(ROUTED, "float32")
         rows = graph.data("e", "float32", kind="histc")
         graph.hold(wide)  # ``histc`` has counted it: the float copy was its argument only
         offsets = graph.data("e", "int32", "last row of each expert", "cumsum")
         self.copy_for_loop(offsets.num_bytes)
         graph.bind(by_expert, order, rows, offsets)
-        y = self.expert_mlp(self.rows(x, graph.data(ROUTED, "int64", "token of each copy"), COPIES), offsets)
+        y = self.expert_mlp(
+            self.rows(x, graph.data(ROUTED, "int64", "token of each copy"), COPIES), offsets
+        )
         factors = [y, self.rows(weights, order, ROUTED, "weight of each copy")]
         ways = (NEW, Summed(self.along_rows(order.count, self.model.hidden_size), is_product=True))
         y = graph.op("mul", factors, COPIES, keeps=factors, ways=ways)
@@ -166,7 +192,9 @@ class WithExperts(Transformer):
         """The gated MLP, each row by its own expert."""
         both = self.grouped(x, "gate_up", offsets, "b s c 2g", "gate and up")
         gate, up = self.graph.view("chunk", both, ["b s c g"] * 2, (NEW,))
-        inner = self.by_value("mul", "silu(gate) · up", self.by_value("silu", "silu(gate)", gate), up)
+        inner = self.by_value(
+            "mul", "silu(gate) · up", self.by_value("silu", "silu(gate)", gate), up
+        )
         self.graph.bind(gate, inner)
         return self.grouped(inner, "down", offsets, COPIES, "output of each copy")
 
@@ -175,18 +203,26 @@ class WithExperts(Transformer):
         weight = self.parameters[f"mlp.{name}"]
         x = self.graph.cast(x, weight.dtype)
         return self.graph.op(
-            "_grouped_mm", [x, weight], axes, name=label, by="grouped product",
+            "_grouped_mm",
+            [x, weight],
+            axes,
+            name=label,
+            by="grouped product",
             flops=2 * self.graph.count(ROUTED) * weight.count // self.model.num_experts,
             keeps=[*([x] if weight.needs_grad else ()), weight, offsets],
         )
 
     @scope
-    def rows(self, x: Tensor, index: Tensor, axes: str, name: str = "copies", is_expanded: bool = False) -> Tensor:
+    def rows(
+        self, x: Tensor, index: Tensor, axes: str, name: str = "copies", is_expanded: bool = False
+    ) -> Tensor:
         """x[index]. The backward adds into zeros, for which CUDA sorts the index."""
         num_rows = self.num_tokens if x.count < self.graph.count(axes) else index.count
         copied = [tensor_bytes(self.graph.count(axes), x.dtype)] if is_expanded else []
         scratch: Stages = [[index.num_bytes] * 4 + copied + [sort_bytes(index.count, num_rows - 1)]]
-        return self.graph.op("index", [x], axes, name=name, keeps=[index], scratch_bytes=self.highest(scratch))
+        return self.graph.op(
+            "index", [x], axes, name=name, keeps=[index], scratch_bytes=self.highest(scratch)
+        )
 
 
 def experts_parameters(config: ExpertsConfig) -> list[Parameter]:
@@ -194,7 +230,10 @@ def experts_parameters(config: ExpertsConfig) -> list[Parameter]:
     sizes = model_axes(config)
     return [
         Parameter(
-            name=f"mlp.{name}", shape=tuple(sizes[axis] for axis in axes.split()), kind="experts", axes=axes
+            name=f"mlp.{name}",
+            shape=tuple(sizes[axis] for axis in axes.split()),
+            kind="experts",
+            axes=axes,
         )
         for name, axes in {"router": "e h", "gate_up": "e 2g h", "down": "e h g"}.items()
     ]

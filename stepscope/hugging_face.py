@@ -14,15 +14,25 @@ from memkit.models import GPT2, ModelConfig
 from stepscope.experts import ExpertsConfig, num_experts_of
 
 GPT2_KEYS = {
-    "num_layers": "n_layer", "hidden_size": "n_embd", "num_heads": "n_head", "vocab_size": "vocab_size",
-    "max_seq_len": "n_positions", "intermediate_size": "n_inner",
+    "num_layers": "n_layer",
+    "hidden_size": "n_embd",
+    "num_heads": "n_head",
+    "vocab_size": "vocab_size",
+    "max_seq_len": "n_positions",
+    "intermediate_size": "n_inner",
 }
 LLAMA_KEYS = {
-    "num_layers": "num_hidden_layers", "hidden_size": "hidden_size", "num_heads": "num_attention_heads",
-    "num_kv_heads": "num_key_value_heads", "head_dim": "head_dim", "intermediate_size": "intermediate_size",
-    "vocab_size": "vocab_size", "max_seq_len": "max_position_embeddings",
+    "num_layers": "num_hidden_layers",
+    "hidden_size": "hidden_size",
+    "num_heads": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "intermediate_size": "intermediate_size",
+    "vocab_size": "vocab_size",
+    "max_seq_len": "max_position_embeddings",
 }
-MLP, EXPERTS = "intermediate_size", {"num_experts": "num_experts", "experts_per_token": "num_experts_per_tok"}
+MLP = "intermediate_size"
+EXPERTS = {"num_experts": "num_experts", "experts_per_token": "num_experts_per_tok"}
 QWEN_3_KEYS = LLAMA_KEYS | EXPERTS | {"expert_size": "moe_intermediate_size"}
 MIXTRAL_KEYS = LLAMA_KEYS | EXPERTS | {"num_experts": "num_local_experts", "expert_size": MLP}
 FAMILIES = {
@@ -39,11 +49,17 @@ FAMILIES = {
 SHARED, OTHER = "every token uses shared experts, too", "its experts are not Mixtral's or Qwen3's"
 BEYOND = {
     "kv_lora_rank": "keys and values are made from a latent vector (MLA)",
-    "n_shared_experts": SHARED, "shared_expert_intermediate_size": SHARED, "shared_intermediate_size": SHARED,
+    "n_shared_experts": SHARED,
+    "shared_expert_intermediate_size": SHARED,
+    "shared_intermediate_size": SHARED,
     "swiglu_limit": "the gates of its experts are clamped",
-    "num_local_experts": OTHER, "n_routed_experts": OTHER, "num_experts": OTHER,
+    "num_local_experts": OTHER,
+    "n_routed_experts": OTHER,
+    "num_experts": OTHER,
     "query_pre_attn_scalar": "it has four norms a block, and windows of attention",
-    "is_encoder_decoder": "it has an encoder", "d_kv": "it has an encoder", "image_size": "it reads images",
+    "is_encoder_decoder": "it has an encoder",
+    "d_kv": "it has an encoder",
+    "image_size": "it reads images",
     "vision_config": "it reads images",
 }
 """Keys that tell a model of another kind, and what they tell."""
@@ -64,7 +80,9 @@ def read_config(config: str | Path | Mapping) -> dict:
             raise ValueError(f"{path.name} is no JSON: {error}") from None
     for key in ("model_type", "architectures"):
         if not isinstance(config, Mapping) or not config.get(key):
-            raise ValueError(f"the configuration has no {key!r}; a model's own config.json names it")
+            raise ValueError(
+                f"the configuration has no {key!r}; a model's own config.json names it"
+            )
     return dict(config)
 
 
@@ -90,18 +108,30 @@ def model_of_config(config: str | Path | Mapping) -> ModelConfig:
         raise ValueError(f"model_type={kind!r} is no ModelConfig: {reason}. {trace_it}")
     _, keys, choices = FAMILIES[kind]
     sizes = {ours: config[theirs] for ours, theirs in keys.items() if config.get(theirs)}
-    missing = [theirs for ours, theirs in keys.items() if ours not in {"num_kv_heads", "head_dim", MLP, *sizes}]
+    missing = [
+        theirs
+        for ours, theirs in keys.items()
+        if ours not in {"num_kv_heads", "head_dim", MLP, *sizes}
+    ]
     if missing:
         raise ValueError(f"the configuration of {name!r} has no {missing[0]!r}")
     if keys is not GPT2_KEYS:
         biases = {"has_qkv_bias", "has_output_bias"} if config.get("attention_bias") else set()
         biases |= {"has_mlp_bias"} if config.get("mlp_bias") else set()
-        choices = {"ties_embeddings": bool(config.get("tie_word_embeddings"))} | choices | dict.fromkeys(biases, True)
+        choices = (
+            {"ties_embeddings": bool(config.get("tie_word_embeddings"))}
+            | choices
+            | dict.fromkeys(biases, True)
+        )
     if kind == "qwen3_moe":
         if not config.get("norm_topk_prob"):
-            raise ValueError(f"{name!r} does not divide chosen scores by their sum (norm_topk_prob); the formula does")
+            raise ValueError(
+                f"{name!r} does not divide chosen scores by their sum (norm_topk_prob); the formula does"
+            )
         step, dense = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers") or ()
-        choices["dense_layers"] = tuple(n for n in range(sizes["num_layers"]) if (n + 1) % step or n in dense)
+        choices["dense_layers"] = tuple(
+            n for n in range(sizes["num_layers"]) if (n + 1) % step or n in dense
+        )
     return (ExpertsConfig if "num_experts" in keys else ModelConfig)(name=name, **sizes, **choices)
 
 
@@ -116,18 +146,27 @@ def config_of(model: ModelConfig) -> dict:
     True
     """
     kinds = {
-        "gpt2": model.fuses_qkv, "qwen3_moe": model.has_qk_norm and num_experts_of(model),
-        "qwen3": model.has_qk_norm, "mixtral": num_experts_of(model),
-        "llama": model.has_output_bias or not model.has_qkv_bias, "qwen2": True,
+        "gpt2": model.fuses_qkv,
+        "qwen3_moe": model.has_qk_norm and num_experts_of(model),
+        "qwen3": model.has_qk_norm,
+        "mixtral": num_experts_of(model),
+        "llama": model.has_output_bias or not model.has_qkv_bias,
+        "qwen2": True,
     }
     kind = next(kind for kind, is_this in kinds.items() if is_this)
     architecture, keys, _ = FAMILIES[kind]
     config = {theirs: getattr(model, ours) for ours, theirs in keys.items()}
-    config |= {"model_type": kind, "architectures": [architecture], "tie_word_embeddings": model.ties_embeddings}
+    config |= {
+        "model_type": kind,
+        "architectures": [architecture],
+        "tie_word_embeddings": model.ties_embeddings,
+    }
     if kind not in ("gpt2", "qwen2"):
         config |= {"attention_bias": model.has_qkv_bias, "mlp_bias": model.has_mlp_bias}
     if kind == "qwen3_moe":
         config |= {"norm_topk_prob": True, "mlp_only_layers": list(model.dense_layers)}
     if replace(model_of_config(config), name=model.name) != model:
-        raise ValueError(f"{model.name} is no model of transformers: it mixes what {' and '.join(kinds)} have")
+        raise ValueError(
+            f"{model.name} is no model of transformers: it mixes what {' and '.join(kinds)} have"
+        )
     return config

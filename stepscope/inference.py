@@ -23,10 +23,13 @@ def kv_cache_bytes_per_token(config: ModelConfig, dtype: str = "bfloat16") -> in
     >>> kv_cache_bytes_per_token(LLAMA_2_7B), kv_cache_bytes_per_token(LLAMA_3_8B)
     (524288, 131072)
     """
-    return config.num_layers * tensor_bytes(config.kv_size + config.kv_size, dtype)  # keys and values
+    # keys and values
+    return config.num_layers * tensor_bytes(config.kv_size + config.kv_size, dtype)
 
 
-def kv_cache_bytes(config: ModelConfig, *, batch_size: int, seq_len: int, dtype: str = "bfloat16") -> int:
+def kv_cache_bytes(
+    config: ModelConfig, *, batch_size: int, seq_len: int, dtype: str = "bfloat16"
+) -> int:
     """Bytes of the key and value cache for ``batch_size`` sequences of ``seq_len`` tokens.
 
     Raises: ValueError: a size that is no whole number above 0; more tokens than learned positions; a dtype

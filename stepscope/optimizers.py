@@ -16,7 +16,16 @@ from memkit.formula.kernels import sum_buffers
 from memkit.formula.liveness import Block
 from memkit.formula.parameters import Parameter
 from memkit.formula.update import RULES, Temporaries
-from memkit.optimizers import FIRST, IN_ONE_KERNEL, MOMENTUM, SECOND, STEP, TRACE_IT, Optimizer, State
+from memkit.optimizers import (
+    FIRST,
+    IN_ONE_KERNEL,
+    MOMENTUM,
+    SECOND,
+    STEP,
+    TRACE_IT,
+    Optimizer,
+    State,
+)
 
 MIN_8BIT_VALUES = 4096
 """bitsandbytes and torchao leave the states of smaller tensors as they are (``min_8bit_size``)."""
@@ -35,7 +44,11 @@ class Factored(State):
         is_matrix = len(shape) > 1
         if (self.along == "vector") is is_matrix:
             return ()
-        kept = {"vector": shape, "rows": (*shape[:-1], 1), "columns": (*shape[:-2], 1, *shape[-1:])}[self.along]
+        kept = {
+            "vector": shape,
+            "rows": (*shape[:-1], 1),
+            "columns": (*shape[:-2], 1, *shape[-1:]),
+        }[self.along]
         return ((self.role, kept, self.dtype or moment_dtype),)
 
 
@@ -113,7 +126,9 @@ class Muon(Optimizer):
 
 def is_paged(record: Optimizer) -> bool:
     """Whether the driver moves its large states between host and card."""
-    return any(isinstance(state, Paged) or getattr(state, "is_paged", False) for state in record.states)
+    return any(
+        isinstance(state, Paged) or getattr(state, "is_paged", False) for state in record.states
+    )
 
 
 def is_quantized(record: Optimizer) -> bool:
@@ -129,27 +144,68 @@ ON_HOST_STEP = replace(STEP, on_host="always")
 ABSMAX = {"scale": "absmax", "map_values": 256, "shares_map": True}
 
 ADDED = (
-    Optimizer(name="Adafactor", made_by="torch.optim:Adafactor",
-              states=(STEP, Factored(role="variance", along="vector"), Factored(role="row_var", along="rows"),
-                      Factored(role="col_var", along="columns")),
-              temporaries={"foreach": TRACE_IT, "for-loop": "factored, one by one"}),
-    Optimizer(name="Lion", states=(FIRST,), made_by="stepscope.program.job:Lion",
-              temporaries={"foreach": "all at once", "for-loop": "one at a time"}),
-    Muon(name="Muon", states=(MOMENTUM,), made_by="torch.optim:Muon", has_argument=False,
-         temporaries=dict.fromkeys(UNFUSED_ONLY, TRACE_IT), rest=kit.OPTIMIZERS["AdamW"]),
-    SharesMaps(name="8-bit AdamW", made_by="bitsandbytes.optim:AdamW8bit", **LIBRARY,
-               states=in_few_bits(*WIDE, **ABSMAX)),
-    Optimizer(name="torchao 8-bit AdamW", made_by="torchao.optim:AdamW8bit", **LIBRARY,
-              states=(ON_HOST_STEP, *in_few_bits(FIRST, SECOND, map_values=256))),
-    Optimizer(name="torchao 4-bit AdamW", made_by="torchao.optim:AdamW4bit", **LIBRARY,
-              states=(ON_HOST_STEP, *in_few_bits(FIRST, SECOND, bits=4, map_values=16, block_size=128))),
-    Optimizer(name="torchao FP8 AdamW", made_by="torchao.optim:AdamWFp8", **LIBRARY,
-              states=(ON_HOST_STEP, *in_few_bits(FIRST, SECOND, coded="float8_e4m3fn"))),
-    Optimizer(name="paged AdamW", made_by="bitsandbytes.optim:PagedAdamW32bit", **LIBRARY, states=PAGED),
-    SharesMaps(name="paged 8-bit AdamW", made_by="bitsandbytes.optim:PagedAdamW8bit", **LIBRARY,
-               states=in_few_bits(*WIDE, is_paged=True, **ABSMAX)),
+    Optimizer(
+        name="Adafactor",
+        made_by="torch.optim:Adafactor",
+        states=(
+            STEP,
+            Factored(role="variance", along="vector"),
+            Factored(role="row_var", along="rows"),
+            Factored(role="col_var", along="columns"),
+        ),
+        temporaries={"foreach": TRACE_IT, "for-loop": "factored, one by one"},
+    ),
+    Optimizer(
+        name="Lion",
+        states=(FIRST,),
+        made_by="stepscope.program.job:Lion",
+        temporaries={"foreach": "all at once", "for-loop": "one at a time"},
+    ),
+    Muon(
+        name="Muon",
+        states=(MOMENTUM,),
+        made_by="torch.optim:Muon",
+        has_argument=False,
+        temporaries=dict.fromkeys(UNFUSED_ONLY, TRACE_IT),
+        rest=kit.OPTIMIZERS["AdamW"],
+    ),
+    SharesMaps(
+        name="8-bit AdamW",
+        made_by="bitsandbytes.optim:AdamW8bit",
+        **LIBRARY,
+        states=in_few_bits(*WIDE, **ABSMAX),
+    ),
+    Optimizer(
+        name="torchao 8-bit AdamW",
+        made_by="torchao.optim:AdamW8bit",
+        **LIBRARY,
+        states=(ON_HOST_STEP, *in_few_bits(FIRST, SECOND, map_values=256)),
+    ),
+    Optimizer(
+        name="torchao 4-bit AdamW",
+        made_by="torchao.optim:AdamW4bit",
+        **LIBRARY,
+        states=(ON_HOST_STEP, *in_few_bits(FIRST, SECOND, bits=4, map_values=16, block_size=128)),
+    ),
+    Optimizer(
+        name="torchao FP8 AdamW",
+        made_by="torchao.optim:AdamWFp8",
+        **LIBRARY,
+        states=(ON_HOST_STEP, *in_few_bits(FIRST, SECOND, coded="float8_e4m3fn")),
+    ),
+    Optimizer(
+        name="paged AdamW", made_by="bitsandbytes.optim:PagedAdamW32bit", **LIBRARY, states=PAGED
+    ),
+    SharesMaps(
+        name="paged 8-bit AdamW",
+        made_by="bitsandbytes.optim:PagedAdamW8bit",
+        **LIBRARY,
+        states=in_few_bits(*WIDE, is_paged=True, **ABSMAX),
+    ),
 )
-OPTIMIZERS: Mapping[str, Optimizer] = kit.OPTIMIZERS | {optimizer.name: optimizer for optimizer in ADDED}
+OPTIMIZERS: Mapping[str, Optimizer] = kit.OPTIMIZERS | {
+    optimizer.name: optimizer for optimizer in ADDED
+}
 """The kit's and these, by name. 8-bit and paged ones are bitsandbytes', torchao's say so."""
 
 

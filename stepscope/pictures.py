@@ -49,10 +49,18 @@ def allocator_picture(film: Film, index: int | None = None, room: int = 0) -> Ch
         for piece in row.pieces:
             _draw_piece(chart, piece, x, y)
     if len(rows) < len(state.rows):
-        chart.words(90, 70 + each_row * (num_rows - 1), f"{len(state.rows) - len(rows)} more", 11, anchor="end")
+        chart.words(
+            90,
+            70 + each_row * (num_rows - 1),
+            f"{len(state.rows) - len(rows)} more",
+            11,
+            anchor="end",
+        )
     _draw_totals(chart, state, film, bottom + 36)
     parts = [(LOOKS[part], part.replace("_", " ")) for part in PARTS]
-    chart.legend([*parts, (REST, "unasked rest"), ((PAPER, ""), "hole")], 10, bottom + 106, 790, 10.5)
+    chart.legend(
+        [*parts, (REST, "unasked rest"), ((PAPER, ""), "hole")], 10, bottom + 106, 790, 10.5
+    )
     segments = "1 segment" if len(state.rows) == 1 else f"{len(state.rows)} segments"
     chart.alt = (
         f"After event {state.index} of {len(film)}: {state.words}. {segments}, "
@@ -101,11 +109,15 @@ def _draw_totals(chart: Chart, state: AllocatorState, film: Film, top: float) ->
     for row, (name, size, look, more) in enumerate(totals):
         y = top + 10 + 24 * row
         chart.words(90, y, name, 12, anchor="end")
-        chart.bar(x.start, x(size), y, 18, look, tip=f"{name}: {format_bytes(size)}", data={"bytes": size})
+        chart.bar(
+            x.start, x(size), y, 18, look, tip=f"{name}: {format_bytes(size)}", data={"bytes": size}
+        )
         chart.words(512, y, format_bytes(size) + more, 12)
     if capacity is not None:
         at = x(capacity)
-        chart.line([(at, top - 2), (at, top + 46)], OKABE_ITO[1], stroke_width=2, stroke_dasharray=DASHED)
+        chart.line(
+            [(at, top - 2), (at, top + 46)], OKABE_ITO[1], stroke_width=2, stroke_dasharray=DASHED
+        )
 
 
 def plans_figure(found: PlansFound, title: str) -> Chart:
@@ -123,10 +135,19 @@ def plans_figure(found: PlansFound, title: str) -> Chart:
     x = Scale(low=1 - 0.04 * longest, high=1.04 * longest, start=80, end=430)
     y = Scale(low=0, high=most, start=372, end=56)
     y.ticks_beside(chart, byte_ticks(most), 80, 430, "peak")
-    x.ticks_below(chart, [(t, f"{t:g}") for t in round_ticks(x.low, x.high)], y.end, y.start, "time of a step ÷ least")
+    x.ticks_below(
+        chart,
+        [(t, f"{t:g}") for t in round_ticks(x.low, x.high)],
+        y.end,
+        y.start,
+        "time of a step ÷ least",
+    )
     draw_limit(chart, y, found.plans[0].fit.room_bytes, 80, 430, f"room on {card.name}")
     steps = [(x(plan.seconds / least), y(plan.peak_bytes)) for plan in front]
-    stairs = [(x(plan.seconds / least), y(plan.peak_bytes)) for plan in sorted(front, key=lambda plan: -plan.seconds)]
+    stairs = [
+        (x(plan.seconds / least), y(plan.peak_bytes))
+        for plan in sorted(front, key=lambda plan: -plan.seconds)
+    ]
     corners = [corner for (a, b), (c, d) in pairwise(stairs) for corner in ((a, b), (c, b), (c, d))]
     chart.line(corners or stairs, shade=GREY, stroke_width=1.4)
     pale = [plan for plan in shown if not any(plan is step for step in front)]
@@ -139,18 +160,36 @@ def plans_figure(found: PlansFound, title: str) -> Chart:
         }
         size = 5 if is_step else 3
         style = {} if is_step else {"opacity": 0.3}
-        point(chart, x(plan.seconds / least), y(plan.peak_bytes), "circle", colour, size, is_step, **tells, **style)
+        point(
+            chart,
+            x(plan.seconds / least),
+            y(plan.peak_bytes),
+            "circle",
+            colour,
+            size,
+            is_step,
+            **tells,
+            **style,
+        )
     for number, (across, high) in enumerate(steps, 1):
         chart.words(across + 9, high - 9, str(number), 11.5, bold=True)
     for number, plan in enumerate(front, 1):
-        lines = [*wrap(f"{number}  {plan.name}", 50), *wrap(f"gives up: {', '.join(plan.gives_up) or 'nothing'}", 56)]
+        lines = [
+            *wrap(f"{number}  {plan.name}", 50),
+            *wrap(f"gives up: {', '.join(plan.gives_up) or 'nothing'}", 56),
+        ]
         if plan is first:
             lines.append("chosen: the least price")
         chart.words(450, 60 + 62 * (number - 1), "\n".join(lines), 11, at="top", bold=plan is first)
-    chart.words(450, 60 + 62 * len(front), "pale: other plans whose peak was worked out\ndashed: room on the card", 11,
-                shade=GREY, at="top")
-    names = "; ".join(f"{plan.name} at {plan.seconds / least:.2f}" for plan in front)
-    chart.alt = (
-        f"{title}: of {len(found.plans)} plans {len(front)} are unbeaten on the {card.name}, by time ÷ least: {names}."
+    chart.words(
+        450,
+        60 + 62 * len(front),
+        "pale: other plans whose peak was worked out\ndashed: room on the card",
+        11,
+        shade=GREY,
+        at="top",
     )
+    names = "; ".join(f"{plan.name} at {plan.seconds / least:.2f}" for plan in front)
+    unbeaten = f"of {len(found.plans)} plans {len(front)} are unbeaten on the {card.name}"
+    chart.alt = f"{title}: {unbeaten}, by time ÷ least: {names}."
     return chart

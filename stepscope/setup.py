@@ -35,7 +35,11 @@ def linear_layers(model: ModelConfig) -> tuple[str, ...]:
     """
     missing = {"query", "key", "value"} if model.fuses_qkv else {"qkv"}
     mlp = TARGETS[-3:] if model.mlp == "swiglu" else TARGETS[-2:]
-    return tuple(n for n in (*TARGETS[:-3], *(mlp if model.mlp in model.blocks_by_kind else ())) if n not in missing)
+    return tuple(
+        n
+        for n in (*TARGETS[:-3], *(mlp if model.mlp in model.blocks_by_kind else ()))
+        if n not in missing
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +92,8 @@ class Place(StrEnum):
     AFTER_BACKWARD = "after backward"  # once all gradients are there
     IN_BACKWARD = "in backward"  # on each gradient as soon as it is there, which frees it
     ON_HOST = "on the host"
-    ON_HOST_WITH_GRADIENTS = "on the host, gradients too"  # each gradient is freed once it is copied
+    # each gradient is freed once it is copied
+    ON_HOST_WITH_GRADIENTS = "on the host, gradients too"
 
     __repr__ = str.__repr__  # as a reader writes it
 
@@ -134,20 +139,30 @@ class Layout:
             raise ValueError(f"stage={self.stage} is not one of 0 (DDP), 1, 2, 3")
         check_fields(self, "dp_size num_replicas", as_whole_number, 1)
         if self.world_size > MAX_RANKS:
-            raise ValueError(f"dp_size={self.dp_size} · num_replicas={self.num_replicas} is above {MAX_RANKS} ranks")
+            raise ValueError(
+                f"dp_size={self.dp_size} · num_replicas={self.num_replicas} is above {MAX_RANKS} ranks"
+            )
         for name in ("param_dtype", "reduce_dtype"):
             if getattr(self, name) is not None:
                 dtype_bits(getattr(self, name), name)
         chosen = {
-            "num_replicas": self.num_replicas > 1, "param_dtype": self.param_dtype, "reduce_dtype": self.reduce_dtype,
+            "num_replicas": self.num_replicas > 1,
+            "param_dtype": self.param_dtype,
+            "reduce_dtype": self.reduce_dtype,
             "offloads": self.offloads,
         }
-        wrong = [name for name, is_chosen in chosen.items() if is_chosen and not self.is_fully_sharded]
+        wrong = [
+            name for name, is_chosen in chosen.items() if is_chosen and not self.is_fully_sharded
+        ]
         if wrong:
             value = getattr(self, wrong[0])
-            raise ValueError(f"{wrong[0]}={value!r} needs fully_shard: stage 2 or 3, not {self.stage}")
+            raise ValueError(
+                f"{wrong[0]}={value!r} needs fully_shard: stage 2 or 3, not {self.stage}"
+            )
         if self.is_fully_sharded and self.gradient_as_bucket_view:
-            raise ValueError(f"gradient_as_bucket_view=True is DDP's: stage 0 or 1, not {self.stage}")
+            raise ValueError(
+                f"gradient_as_bucket_view=True is DDP's: stage 0 or 1, not {self.stage}"
+            )
 
     @property
     def name(self) -> str:
@@ -192,7 +207,9 @@ class Job(TrainingSetup):
     def __post_init__(self):
         super().__post_init__()
         object.__setattr__(self, "place", Place(self.place))
-        if self.place.frees_gradients and (self.grad_accum_steps > 1 or not self.sets_grads_to_none):
+        if self.place.frees_gradients and (
+            self.grad_accum_steps > 1 or not self.sets_grads_to_none
+        ):
             raise ValueError(
                 f"place={self.place!r} frees each gradient at once: grad_accum_steps={self.grad_accum_steps}, "
                 f"sets_grads_to_none={self.sets_grads_to_none} keep them; use 1 and True"
@@ -200,7 +217,9 @@ class Job(TrainingSetup):
         as_whole_number("loss_pieces", self.loss_pieces, 1)
         layers = linear_layers(self.model)
         if self.adapter is not None and not set(self.adapter.targets) <= set(layers):
-            raise ValueError(f"adapter targets={self.adapter.targets} are not layers of {self.model.name}: {layers}")
+            raise ValueError(
+                f"adapter targets={self.adapter.targets} are not layers of {self.model.name}: {layers}"
+            )
 
 
 def as_job(setup: TrainingSetup) -> Job:

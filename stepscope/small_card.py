@@ -87,7 +87,8 @@ class CudaCard:
         torch.cuda.empty_cache()
         total = torch.cuda.get_device_properties().total_memory
         capacity_bytes = min(total, torch.cuda.memory_reserved() + self.num_bytes)
-        self.held_bytes = torch.cuda.memory_allocated()  # cuBLAS's workspaces, and what a reader has left there
+        # cuBLAS's workspaces, and what a reader has left there
+        self.held_bytes = torch.cuda.memory_allocated()
         torch.cuda.set_per_process_memory_fraction(capacity_bytes / total)
         self.reset_peak()
         return self

@@ -13,7 +13,13 @@ from memkit.recipes import AUTOCAST_FP16, FP32, PURE_BF16, OptimizerConfig, Prec
 from memkit.setup import TrainingSetup
 
 VALID = {
-    ModelConfig: {"num_layers": 2, "hidden_size": 768, "num_heads": 12, "vocab_size": 1000, "max_seq_len": 1024},
+    ModelConfig: {
+        "num_layers": 2,
+        "hidden_size": 768,
+        "num_heads": 12,
+        "vocab_size": 1000,
+        "max_seq_len": 1024,
+    },
     Precision: {"name": "mine"},
     OptimizerConfig: {},
     TrainingSetup: {"model": TINY_LLAMA},
@@ -47,12 +53,22 @@ BAD_VALUES = (
     _bad(TrainingSetup, "stored", "flash", "efficient", attention="ring"),
     _bad(TrainingSetup, "stored", "flash", attention="efficient", device="cpu"),
     *(
-        _bad(TrainingSetup, f"head_dim={head_dim}", "stored", wanted, attention=attention, precision=precision,
-             model=replace(TINY_LLAMA, head_dim=head_dim, num_kv_heads=num_kv_heads))
+        _bad(
+            TrainingSetup,
+            f"head_dim={head_dim}",
+            "stored",
+            wanted,
+            attention=attention,
+            precision=precision,
+            model=replace(TINY_LLAMA, head_dim=head_dim, num_kv_heads=num_kv_heads),
+        )
         for attention, precision, head_dim, num_kv_heads, wanted in (
-            ("efficient", PURE_BF16, 36, 4, "multiple of 8"), ("efficient", AUTOCAST_FP16, 260, 4, "multiple of 8"),
-            ("efficient", FP32, 34, 2, "multiple of 4"), ("flash", FP32, 34, 4, "multiple of 4"),
-            ("flash", PURE_BF16, 260, 4, "multiple of 8"), ("flash", AUTOCAST_FP16, 264, 2, "num_kv_heads=2"),
+            ("efficient", PURE_BF16, 36, 4, "multiple of 8"),
+            ("efficient", AUTOCAST_FP16, 260, 4, "multiple of 8"),
+            ("efficient", FP32, 34, 2, "multiple of 4"),
+            ("flash", FP32, 34, 4, "multiple of 4"),
+            ("flash", PURE_BF16, 260, 4, "multiple of 8"),
+            ("flash", AUTOCAST_FP16, 264, 2, "num_kv_heads=2"),
         )
     ),
     _bad(TrainingSetup, "none", "selective", "full", recomputation="all"),

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(os.environ.get("MEMKIT_SNAPSHOTS") or Path(__file__).parents[2] / "shared" / "snapshots")
+FOLDER = Path(
+    os.environ.get("MEMKIT_SNAPSHOTS") or Path(__file__).parents[2] / "shared" / "snapshots"
+)
 
 
 @lru_cache
@@ -27,7 +29,12 @@ def in_torch_layout(compact: dict) -> dict:
     """The same snapshot as ``torch.cuda.memory._snapshot`` lays it out."""
     events = [dict(zip(compact["events_fields"], row, strict=True)) for row in compact["events"]]
     segments = [
-        {**segment, "blocks": [dict(zip(compact["blocks_fields"], row, strict=True)) for row in segment["blocks"]]}
+        {
+            **segment,
+            "blocks": [
+                dict(zip(compact["blocks_fields"], row, strict=True)) for row in segment["blocks"]
+            ],
+        }
         for segment in compact["segments"]
     ]
     kept = {key: compact[key] for key in ("source", "allocator_settings") if key in compact}

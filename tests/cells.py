@@ -54,4 +54,6 @@ def exists(node: str) -> bool:
     if path.suffix == ".ipynb":
         return name in {cell["id"] for cell in cells_of(path)}
     body = ast.parse(path.read_text(encoding="utf-8")).body
-    return any(isinstance(node, ast.FunctionDef) and node.name == name.partition("[")[0] for node in body)
+    return any(
+        isinstance(node, ast.FunctionDef) and node.name == name.partition("[")[0] for node in body
+    )

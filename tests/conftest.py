@@ -24,7 +24,9 @@ hypothesis.settings.register_profile("search", deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-NO_BROWSER = "no Chromium found; get one with `apt install chromium` or `playwright install chromium`"
+NO_BROWSER = (
+    "no Chromium found; get one with `apt install chromium` or `playwright install chromium`"
+)
 
 
 def _load_torchvision_without_cuda():
@@ -110,7 +112,11 @@ def lab(tmp_path_factory) -> Iterator[dict]:
     for part in ("chapters", "figures"):
         shutil.copytree(ROOT / part, folder / part)
     port, token = free_port(), secrets.token_hex(16)
-    options = [f"--port={port}", f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={folder}"]
+    options = [
+        f"--port={port}",
+        f"--IdentityProvider.token={token}",
+        f"--ServerApp.root_dir={folder}",
+    ]
     command = [sys.executable, "-m", "jupyterlab", *QUIET_LAB, *options]
     url = f"http://127.0.0.1:{port}"
     with running_server(command, f"{url}/api?token={token}", folder=folder):

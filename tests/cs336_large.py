@@ -30,7 +30,9 @@ class CheckpointedModel(LanguageModel):
                 ]
         else:
             length = -(-len(blocks) // num_segments)
-            groups = [tuple(blocks[start : start + length]) for start in range(0, len(blocks), length)]
+            groups = [
+                tuple(blocks[start : start + length]) for start in range(0, len(blocks), length)
+            ]
             self.segments += [lambda x, group=group: in_turn(group, x) for group in groups]
 
     def forward(self, ids_BS: Tensor) -> Tensor:
@@ -53,8 +55,12 @@ def run(shape: Shape, mode: str, *, is_autocast: bool = False, num_segments: int
         with torch.device("cuda"):
             model = CheckpointedModel(shape, num_segments) if num_segments else LanguageModel(shape)
         optimizer = AdamW(model.parameters()) if mode == "train" else None
-        inputs = torch.randint(0, shape.vocab_size, (shape.batch_size, shape.seq_len), device="cuda")
-        targets = torch.randint(0, shape.vocab_size, (shape.batch_size, shape.seq_len), device="cuda")
+        inputs = torch.randint(
+            0, shape.vocab_size, (shape.batch_size, shape.seq_len), device="cuda"
+        )
+        targets = torch.randint(
+            0, shape.vocab_size, (shape.batch_size, shape.seq_len), device="cuda"
+        )
 
         def step():
             model.zero_grad(set_to_none=True)
@@ -62,7 +68,9 @@ def run(shape: Shape, mode: str, *, is_autocast: bool = False, num_segments: int
                 logits = model(inputs)
                 if mode == "forward":
                     return logits[0, 0, 0].detach()
-                loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+                loss = torch.nn.functional.cross_entropy(
+                    logits.flatten(0, 1).float(), targets.flatten()
+                )
             loss.backward()
             if optimizer is not None:
                 optimizer.step()

@@ -142,7 +142,8 @@ class LanguageModel(nn.Module):
         rotary = Rotary(shape.seq_len, shape.hidden_size // shape.num_heads)
         self.embedding = Embedding(shape.vocab_size, shape.hidden_size)
         self.blocks = nn.ModuleList(Block(shape, rotary) for _ in range(shape.num_layers))
-        self.norm, self.head = RMSNorm(shape.hidden_size), Linear(shape.hidden_size, shape.vocab_size)
+        self.norm = RMSNorm(shape.hidden_size)
+        self.head = Linear(shape.hidden_size, shape.vocab_size)
 
     def forward(self, ids_BS: Tensor) -> Tensor:
         x = embedded = self.embedding(ids_BS)  # noqa: F841  the embedding stands until the end
@@ -167,7 +168,9 @@ class AdamW(torch.optim.Optimizer):
     """AdamW as a formula: every product and sum a tensor of its own, new moments in place of the old ones."""
 
     def __init__(self, parameters, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01):
-        super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        super().__init__(
+            parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        )
 
     def step(self) -> None:
         for group in self.param_groups:
@@ -199,7 +202,9 @@ class Batches:
     @classmethod
     def of(cls, shape: Shape) -> "Batches":
         size = (shape.batch_size, shape.seq_len)
-        warm_up, recorded = (torch.randint(0, shape.vocab_size, s, device="cuda") for s in ((5, *size), size))
+        warm_up, recorded = (
+            torch.randint(0, shape.vocab_size, s, device="cuda") for s in ((5, *size), size)
+        )
         return cls(warm_up=warm_up, recorded=recorded)
 
 

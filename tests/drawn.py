@@ -34,7 +34,11 @@ def marks_of(chart: Chart, *data: str, **wanted: object) -> list[Mark]:
     found = []
     for element in ET.fromstring(chart.svg()).iter():
         tag = element.tag.removeprefix(SVG)
-        told = {key.removeprefix("data-"): value for key, value in element.attrib.items() if key.startswith("data-")}
+        told = {
+            key.removeprefix("data-"): value
+            for key, value in element.attrib.items()
+            if key.startswith("data-")
+        }
         if tag not in ("rect", "path") or not {*data, *wanted} <= set(told):
             continue
         if all(told[name] == str(value) for name, value in wanted.items()):
@@ -50,7 +54,9 @@ def labels_of(chart: Chart) -> list[Label]:
         x = float(element.get("x") or element.find(f"{SVG}tspan").get("x"))
         size, y = float(element.get("font-size")), float(element.get("y"))
         width = text_width("\n".join(lines), size, element.get("font-weight") == "bold")
-        left = x - {"start": 0, "middle": width / 2, "end": width}[element.get("text-anchor", "start")]
+        left = (
+            x - {"start": 0, "middle": width / 2, "end": width}[element.get("text-anchor", "start")]
+        )
         box = (left, y - 0.8 * size, left + width, y + size * (1.18 * (len(lines) - 1) + 0.15))
         labels.append(Label("\n".join(lines), box))
     return labels
@@ -63,4 +69,6 @@ def words_of(chart: Chart) -> str:
 
 def overlap(a: Label, b: Label) -> bool:
     """Whether two texts reach into one another."""
-    return a.box[0] < b.box[2] and b.box[0] < a.box[2] and a.box[1] < b.box[3] and b.box[1] < a.box[3]
+    return (
+        a.box[0] < b.box[2] and b.box[0] < a.box[2] and a.box[1] < b.box[3] and b.box[1] < a.box[3]
+    )

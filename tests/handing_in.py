@@ -15,7 +15,9 @@ SCRIPT = "<script>document.title = 'hers'</script>"
 MARKERS = re.compile(r"^ *### (BEGIN|END) SOLUTION\n?", re.MULTILINE)
 
 
-def hand_in(folder: Path, lab: str, student: str, cells: dict, first: str = "", *, copied_from: str = "") -> None:
+def hand_in(
+    folder: Path, lab: str, student: str, cells: dict, first: str = "", *, copied_from: str = ""
+) -> None:
     """A submission: ``cells`` by the answer's name, the rest as released; ``first`` is put in the very first cell.
 
     ``copied_from`` is a student whose numbers stand in the cells, written out.

@@ -29,11 +29,15 @@ def free_port() -> int:
 
 
 @contextmanager
-def running_server(command: list[str], url: str, *, folder: Path, seconds: float = 120) -> Iterator[Path]:
+def running_server(
+    command: list[str], url: str, *, folder: Path, seconds: float = 120
+) -> Iterator[Path]:
     """Start a server and wait until ``url`` answers; gives its log, and ends it with all that it started."""
     log = folder / "server.log"
     with log.open("w") as output:
-        server = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True)
+        server = subprocess.Popen(
+            command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True
+        )
     try:
         deadline = time.monotonic() + seconds
         while True:
@@ -42,7 +46,9 @@ def running_server(command: list[str], url: str, *, folder: Path, seconds: float
                     break
             except OSError:
                 assert server.poll() is None, f"{command} ended:\n{log.read_text()}"
-                assert time.monotonic() < deadline, f"{url} did not answer in {seconds} s:\n{log.read_text()}"
+                assert time.monotonic() < deadline, (
+                    f"{url} did not answer in {seconds} s:\n{log.read_text()}"
+                )
                 time.sleep(0.2)
         yield log
     finally:

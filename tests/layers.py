@@ -53,7 +53,11 @@ KEPT = ("tests/browser/test_explorers.py::test_chapter_01_runs_and_a_slider_move
 """What ``make test`` runs although a line of ``SWEEP`` has it: the one walk in a browser."""
 LEFT = {
     "check": ("whatever else uses what has changed, the chapters, the browser: make test",),
-    "test": (*dict.fromkeys(SWEEP.values()), "the site", "chapters 07 to 12 and the appendices: make sweep"),
+    "test": (
+        *dict.fromkeys(SWEEP.values()),
+        "the site",
+        "chapters 07 to 12 and the appendices: make sweep",
+    ),
     "sweep": ("cases by the hundred of what stands in it by a dozen: make exhaustive",),
 }
 ALWAYS = ("tests/test_layers.py",)
@@ -87,14 +91,27 @@ def places_of(room: str) -> list[str]:
     Raises: ValueError: nothing has that name.
     """
     homes = ("memkit", "stepscope", "chapters/book")
-    code = [f"{home}/{name}" for home in homes for name in (room, f"{room}.py") if (ROOT / home / name).exists()]
+    code = [
+        f"{home}/{name}"
+        for home in homes
+        for name in (room, f"{room}.py")
+        if (ROOT / home / name).exists()
+    ]
     if not code:
-        raise ValueError(f"{room!r} is no folder and no module of memkit, stepscope or chapters/book")
-    folders = [f"tests/{home}/{room}" for home in ("memkit", "stepscope") if (ROOT / "tests" / home / room).is_dir()]
+        raise ValueError(
+            f"{room!r} is no folder and no module of memkit, stepscope or chapters/book"
+        )
+    folders = [
+        f"tests/{home}/{room}"
+        for home in ("memkit", "stepscope")
+        if (ROOT / "tests" / home / room).is_dir()
+    ]
     files = sorted((ROOT / "tests").rglob("test_*.py"))
     named = [file for file in files if file.stem == f"test_{room}"]
     if not named and not folders:
-        imports = re.compile(rf"(memkit|stepscope|book)\.{room}\b|from (memkit|stepscope|book) import .*\b{room}\b")
+        imports = re.compile(
+            rf"(memkit|stepscope|book)\.{room}\b|from (memkit|stepscope|book) import .*\b{room}\b"
+        )
         named = [file for file in files if imports.search(file.read_text(encoding="utf-8"))]
     return code + folders + [file.relative_to(ROOT).as_posix() for file in named]
 
@@ -102,7 +119,10 @@ def places_of(room: str) -> list[str]:
 def changed() -> list[str]:
     """Paths that differ from the last commit, new files among them."""
     commands = (["diff", "--name-only", "HEAD"], ["ls-files", "--others", "--exclude-standard"])
-    done = [subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True) for words in commands]
+    done = [
+        subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True)
+        for words in commands
+    ]
     return sorted({line for each in done for line in each.stdout.splitlines()})
 
 
@@ -114,23 +134,33 @@ def tests_of(path: str) -> list[str]:
             if named.get("test"):
                 return [named["test"]] if (ROOT / named["test"]).exists() else []
             if named.get("room"):
-                return places_of(named["room"]) if "__init__" not in named["room"] else ["tests/test_front_door.py"]
+                return (
+                    places_of(named["room"])
+                    if "__init__" not in named["room"]
+                    else ["tests/test_front_door.py"]
+                )
             return tests.split()
     return []
 
 
 def check(rooms: list[str]) -> int:
-    """Lint everything, and run the tests of these folders and modules, or of what has changed."""
+    """Lint everything, look at its layout, and run the tests of these folders and modules, or of what has changed."""
     found = dict.fromkeys(place for room in rooms for place in places_of(room))
     if not rooms:
         paths = changed()
         found = dict.fromkeys(place for path in paths for place in tests_of(path))
         untested = [path for path in paths if not tests_of(path)]
-        print(f"changed: {len(paths)} files; without tests of seconds: {', '.join(untested) or 'none'}", flush=True)
+        print(
+            f"changed: {len(paths)} files; without tests of seconds: {', '.join(untested) or 'none'}",
+            flush=True,
+        )
     marks = "not sweep and not exhaustive and not browser and not serial and not site"
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadscope", "-m", marks, *ALWAYS, *found]
-    lint = subprocess.run([sys.executable, "-m", "ruff", "check", "."], cwd=ROOT, check=False).returncode
-    return lint or subprocess.run(command, cwd=ROOT, check=False).returncode
+    pytest = ["pytest", "-q", "-n", "2", "--dist", "loadscope", "-m", marks, *ALWAYS, *found]
+    for words in (["ruff", "check", "."], ["ruff", "format", "--check", "."], pytest):
+        code = subprocess.run([sys.executable, "-m", *words], cwd=ROOT, check=False).returncode
+        if code:
+            return code
+    return 0
 
 
 def main(words: list[str]) -> int:

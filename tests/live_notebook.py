@@ -39,7 +39,11 @@ def running_chromium(path: str) -> Iterator[Browser]:
 def write_notebook(path: Path, *cells: str) -> Path:
     """A notebook of code cells, never run."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook.metadata["kernelspec"] = {
+        "name": "python3",
+        "display_name": "Python 3",
+        "language": "python",
+    }
     nbformat.write(notebook, path)
     return path
 
@@ -67,10 +71,12 @@ def open_and_run(
     """
     reset = "&reset" if front == "lab" else ""
     page.goto(
-        f"{lab['url']}/{PAGES[front]}/{name}?token={lab['token']}{reset}", wait_until="domcontentloaded"
+        f"{lab['url']}/{PAGES[front]}/{name}?token={lab['token']}{reset}",
+        wait_until="domcontentloaded",
     )
     page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=60_000)
-    page.add_style_tag(content=".Toastify {display: none}")  # Jupyter's own notices lie over what is clicked
+    # Jupyter's own notices lie over what is clicked
+    page.add_style_tag(content=".Toastify {display: none}")
     deadline = time.monotonic() + 60
     while not _has_idle_kernel(lab, name):
         if time.monotonic() > deadline:
@@ -129,5 +135,7 @@ def press(page: Page, panel: Locator, control: Locator, key: str) -> str:
 
 
 def _has_idle_kernel(lab: dict, name: str) -> bool:
-    kernels = [session["kernel"] for session in ask_server(lab, "sessions") if session["path"] == name]
+    kernels = [
+        session["kernel"] for session in ask_server(lab, "sessions") if session["path"] == name
+    ]
     return any(kernel["connections"] and kernel["execution_state"] == "idle" for kernel in kernels)

@@ -4,7 +4,27 @@ import copy
 import math
 import random
 
-ODD = (None, -1, 0, 7, 2**47, 2**55, 10**30, 10**400, 1.5, -0.5, 1e300, math.nan, math.inf, "", "x", [], {}, [[]], True)
+ODD = (
+    None,
+    -1,
+    0,
+    7,
+    2**47,
+    2**55,
+    10**30,
+    10**400,
+    1.5,
+    -0.5,
+    1e300,
+    math.nan,
+    math.inf,
+    "",
+    "x",
+    [],
+    {},
+    [[]],
+    True,
+)
 
 
 def mutated(data: dict | list, seed: int) -> dict | list:

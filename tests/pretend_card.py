@@ -45,7 +45,10 @@ class PretendCard(Counters):
     """The card: its allocator, which is asked at each birth and not when a program asks, and where each block lies."""
 
     def __init__(self, tracer, total_bytes: int, capability: tuple[int, int], name: str):
-        self.tracer, self.total_bytes, self.capability, self.name = tracer, total_bytes, capability, name
+        self.tracer = tracer
+        self.total_bytes = total_bytes
+        self.capability = capability
+        self.name = name
         self.allocator = CachingAllocator(driver=Driver(total_bytes, CONTEXT_BYTES))
         self.addresses: dict[int, int] = {}
         self.workspaces: dict[bool, int] = {}  # in the backward's thread, and in the program's
@@ -71,7 +74,9 @@ class PretendCard(Counters):
     def take_workspace(self, operation: str) -> None:
         """cuBLAS takes one at the first product of each thread."""
         in_backward = torch._C._current_graph_task_id() != -1
-        if in_backward not in self.workspaces and not MATRIX_PRODUCTS.isdisjoint(operation.split(".")):
+        if in_backward not in self.workspaces and not MATRIX_PRODUCTS.isdisjoint(
+            operation.split(".")
+        ):
             self.workspaces[in_backward] = self.allocator.malloc(workspace_bytes(self.capability))
 
     def clear_workspaces(self) -> None:
@@ -87,17 +92,31 @@ class PretendCard(Counters):
     def snapshot(self, *_, **__) -> dict[str, object]:
         """``torch.cuda.memory._snapshot``."""
         entries = [
-            {"action": each.action, "addr": each.address, "size": each.size, "stream": 0, "frames": []}
+            {
+                "action": each.action,
+                "addr": each.address,
+                "size": each.size,
+                "stream": 0,
+                "frames": [],
+            }
             for each in self.allocator.trace[self.recorded_from or 0 :]
         ]
         segments = [
             {
-                "address": run[0].address, "total_size": sum(block.size for block in run), "device": 0, "stream": 0,
+                "address": run[0].address,
+                "total_size": sum(block.size for block in run),
+                "device": 0,
+                "stream": 0,
                 "segment_type": "small" if run[0].pool.is_small else "large",
                 "allocated_size": sum(block.size for block in run if block.allocated),
                 "blocks": [
-                    {"address": block.address, "size": block.size, "requested_size": block.requested_bytes,
-                     "state": block.state, "frames": []}
+                    {
+                        "address": block.address,
+                        "size": block.size,
+                        "requested_size": block.requested_bytes,
+                        "state": block.state,
+                        "frames": [],
+                    }
                     for block in run
                 ],
             }
@@ -108,7 +127,9 @@ class PretendCard(Counters):
     def cap(self, fraction: float, *_, **__) -> None:
         """``torch.cuda.set_per_process_memory_fraction``, which caps the segments and not the context beside them."""
         others = self.allocator.driver.used_bytes - self.allocator.reserved_bytes
-        self.allocator.driver.capacity_bytes = min(self.total_bytes, int(self.total_bytes * fraction) + others)
+        self.allocator.driver.capacity_bytes = min(
+            self.total_bytes, int(self.total_bytes * fraction) + others
+        )
 
     def data_ptr(self, storage: torch.UntypedStorage) -> int:
         """The address of a storage's block in the allocator; a storage of the host's has its own."""
@@ -119,8 +140,13 @@ class PretendCard(Counters):
         """``torch.cuda.get_device_properties``."""
         major, minor = self.capability
         return SimpleNamespace(
-            name=self.name, major=major, minor=minor, total_memory=self.total_bytes, multi_processor_count=24,
-            L2_cache_size=24 * MIB, shared_memory_per_multiprocessor=100 * 1024,
+            name=self.name,
+            major=major,
+            minor=minor,
+            total_memory=self.total_bytes,
+            multi_processor_count=24,
+            L2_cache_size=24 * MIB,
+            shared_memory_per_multiprocessor=100 * 1024,
         )
 
     def in_place_of_torchs(self) -> Iterator[tuple[object, str, object]]:
@@ -144,7 +170,9 @@ class PretendCard(Counters):
             "is_initialized": lambda: True,
         }
         for home in (torch.cuda, torch.cuda.memory, torch.accelerator, torch.accelerator.memory):
-            yield from ((home, name, value) for name, value in answers.items() if hasattr(home, name))
+            yield from (
+                (home, name, value) for name, value in answers.items() if hasattr(home, name)
+            )
         yield torch._C, "_cuda_clearCublasWorkspaces", self.clear_workspaces
         yield torch.UntypedStorage, "data_ptr", lambda storage: self.data_ptr(storage)
         yield trace, "recording", outside_card(RECORDING)
@@ -196,7 +224,10 @@ def outside_card(context):
 
 @contextmanager
 def pretend_card(
-    *, total_bytes: int = 8 * GIB, capability: tuple[int, int] = (8, 9), name: str = "NVIDIA GeForce RTX 4060",
+    *,
+    total_bytes: int = 8 * GIB,
+    capability: tuple[int, int] = (8, 9),
+    name: str = "NVIDIA GeForce RTX 4060",
 ) -> Iterator[PretendCard]:
     """The code inside finds one card of ``total_bytes``, of which a context takes what ``memkit.fit`` says."""
     with ExitStack() as stack:

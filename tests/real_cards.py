@@ -13,7 +13,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from memkit.units import round_up
-from stepscope.allocator.caching import SMALL_REQUEST_BYTES, SMALL_SEGMENT_BYTES, Block, CachingAllocator, Driver
+from stepscope.allocator.caching import (
+    SMALL_REQUEST_BYTES,
+    SMALL_SEGMENT_BYTES,
+    Block,
+    CachingAllocator,
+    Driver,
+)
 
 
 class RecordedDriver(Driver):
@@ -50,11 +56,13 @@ class Replayed:
 
     allocator: CachingAllocator
     start_bytes: int
-    num_unsettled: int  # blocks at the start that could have been larger, for all that the recording says
+    # blocks at the start that could have been larger, for all that the recording says
+    num_unsettled: int
     num_allocations: int = 0
     num_same_address: int = 0
     first_other_event: int | None = None
-    returned: Counter = field(default_factory=Counter)  # sizes that went back to the driver, by us less by the card
+    # sizes that went back to the driver, by us less by the card
+    returned: Counter = field(default_factory=Counter)
 
     @property
     def driver(self) -> RecordedDriver:
@@ -66,7 +74,9 @@ def replayed(snapshot: dict, looks_ahead: bool = True) -> Replayed:
     entries = [(e["action"], e["addr"], e["size"]) for e in snapshot["device_traces"][0]]
     segments, used = state_before(snapshot, entries)
     allocator = CachingAllocator(driver=RecordedDriver())
-    num_unsettled = build(allocator, segments, used, first_in_hole(segments, used, entries) if looks_ahead else {})
+    num_unsettled = build(
+        allocator, segments, used, first_in_hole(segments, used, entries) if looks_ahead else {}
+    )
     run = Replayed(allocator, allocator.allocated_bytes, num_unsettled)
     address_of = {block.address: block.address for block in used}  # ours by the card's
     last_action = ""
@@ -84,7 +94,8 @@ def replayed(snapshot: dict, looks_ahead: bool = True) -> Replayed:
         elif action == "free_requested":
             allocator.free(address_of.pop(address))
         elif action == "segment_free":
-            if last_action != action:  # the cache is given back, by ``empty_cache`` or before a second request
+            # the cache is given back, by ``empty_cache`` or before a second request
+            if last_action != action:
                 length = len(allocator.trace)
                 allocator.empty_cache()
                 run.returned.update(entry.size for entry in allocator.trace[length:])
@@ -98,7 +109,9 @@ def state_before(snapshot: dict, entries: list[tuple]) -> tuple[dict[int, int], 
     segments = {segment["address"]: segment["total_size"] for segment in snapshot["segments"]}
     used = {
         block["address"]: UsedBlock(block["address"], block["requested_size"], block["size"])
-        for segment in snapshot["segments"] for block in segment["blocks"] if block["state"] == "active_allocated"
+        for segment in snapshot["segments"]
+        for block in segment["blocks"]
+        if block["state"] == "active_allocated"
     }
     for action, address, size in reversed(entries):
         if action == "alloc":
@@ -112,7 +125,9 @@ def state_before(snapshot: dict, entries: list[tuple]) -> tuple[dict[int, int], 
     return dict(sorted(segments.items())), sorted(used.values(), key=lambda block: block.address)
 
 
-def first_in_hole(segments: dict[int, int], used: list[UsedBlock], entries: list[tuple]) -> dict[int, int]:
+def first_in_hole(
+    segments: dict[int, int], used: list[UsedBlock], entries: list[tuple]
+) -> dict[int, int]:
     """For a block: where the hole behind it begins, if a block was cut from there before the block was freed."""
     starts = [block.address for block in used]
     borders = sorted([*starts, *segments, 1 << 64])
@@ -128,11 +143,17 @@ def first_in_hole(segments: dict[int, int], used: list[UsedBlock], entries: list
     return begins
 
 
-def build(allocator: CachingAllocator, segments: dict[int, int], used: list[UsedBlock], begins: dict[int, int]) -> int:
+def build(
+    allocator: CachingAllocator,
+    segments: dict[int, int],
+    used: list[UsedBlock],
+    begins: dict[int, int],
+) -> int:
     """Put segments and blocks into an empty allocator; how many blocks' sizes nothing tells."""
     num_unsettled, waiting = 0, list(reversed(used))
     for address, size in segments.items():
-        end, pool = address + size, allocator.small if size == SMALL_SEGMENT_BYTES else allocator.large
+        end = address + size
+        pool = allocator.small if size == SMALL_SEGMENT_BYTES else allocator.large
         allocator.driver.used_bytes += size
         allocator.count("reserved", size)
         rest = allocator.blocks[address] = Block(address, size, pool)
@@ -154,7 +175,11 @@ def build(allocator: CachingAllocator, segments: dict[int, int], used: list[Used
                 pool.add(hole)
             block, rest = rest, allocator.cut(rest, start.size) if start.size < rest.size else None
             block.allocated, block.requested_bytes = True, start.asked
-            for name, amount in (("active", block.size), ("allocated", block.size), ("requested", start.asked)):
+            for name, amount in (
+                ("active", block.size),
+                ("allocated", block.size),
+                ("requested", start.asked),
+            ):
                 allocator.count(name, amount)
             if rest is None:
                 break

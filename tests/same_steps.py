@@ -15,10 +15,16 @@ def highest(timeline: MemoryTimeline) -> dict:
 
 def made_by_optimizer(timeline: MemoryTimeline) -> list[int]:
     """Bytes of every tensor that the optimizer's second step makes, in their order."""
-    return [e.num_bytes for e in timeline.events if (e.phase, e.step) == ("optimizer", 2) and e.num_bytes > 0]
+    return [
+        e.num_bytes
+        for e in timeline.events
+        if (e.phase, e.step) == ("optimizer", 2) and e.num_bytes > 0
+    ]
 
 
-def assert_same(setup, played: MemoryTimeline, run: MemoryTimeline, steps_after_backward: bool = True) -> None:
+def assert_same(
+    setup, played: MemoryTimeline, run: MemoryTimeline, steps_after_backward: bool = True
+) -> None:
     """All instants of the formula, ``played``, are the trace's, ``run``.
 
     On a card the optimizer also makes the same tensors in the same order, those that no peak shows among them.

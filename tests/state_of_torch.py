@@ -6,8 +6,18 @@ from torch import nn
 
 def state_of_torch() -> dict:
     """Everything that a trace touches."""
-    modules = (torch, torch.cuda, torch.autograd, torch.nn.functional, torch.functional, torch._tensor,
-               torch.random, torch.utils._foreach_utils, torch.amp.grad_scaler, torch.cuda.amp.common)
+    modules = (
+        torch,
+        torch.cuda,
+        torch.autograd,
+        torch.nn.functional,
+        torch.functional,
+        torch._tensor,
+        torch.random,
+        torch.utils._foreach_utils,
+        torch.amp.grad_scaler,
+        torch.cuda.amp.common,
+    )
     classes = (
         torch.enable_grad,
         nn.Module,
@@ -15,7 +25,9 @@ def state_of_torch() -> dict:
         torch.autograd.graph.saved_tensors_hooks,
     )
     state = {
-        (home.__name__, name): value for home in (*modules, *classes) for name, value in vars(home).items()
+        (home.__name__, name): value
+        for home in (*modules, *classes)
+        for name, value in vars(home).items()
     }
     hooks = torch.nn.modules.module
     state["hooks"] = (
@@ -27,7 +39,9 @@ def state_of_torch() -> dict:
         len(torch.optim.Optimizer.step.__globals__["_global_optimizer_post_hooks"]),
     )
     state["modes"] = (torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack())
-    state["rms norm"] = torch._C._dispatch_has_kernel_for_dispatch_key("aten::_fused_rms_norm", "Meta")
+    state["rms norm"] = torch._C._dispatch_has_kernel_for_dispatch_key(
+        "aten::_fused_rms_norm", "Meta"
+    )
     state["autocast"] = (
         torch.is_autocast_enabled("cuda"),
         torch.is_autocast_enabled("cpu"),

@@ -36,7 +36,9 @@ def test_conda_brings_one_python_that_the_project_allows_and_pip_the_project():
     python, pip, told = CONDA["dependencies"]
     assert CONDA["channels"] == ["conda-forge", "nodefaults"] and pip == "pip"
     assert PROJECT["requires-python"] == ">=3.11"
-    assert re.match(r"python\s*=+\s*([\d.]*)", python)[1] == "3.11", "a single version: repo2docker's PYTHON_REGEX"
+    assert re.match(r"python\s*=+\s*([\d.]*)", python)[1] == "3.11", (
+        "a single version: repo2docker's PYTHON_REGEX"
+    )
     assert told == {"pip": ["--constraint dev/constraints.txt", "--editable .[lab]"]}
     assert '"--constraint", "dev/constraints.txt"' in (ROOT / "dev/install.py").read_text()
 
@@ -44,7 +46,10 @@ def test_conda_brings_one_python_that_the_project_allows_and_pip_the_project():
 def test_binder_brings_the_same_by_paths_that_begin_in_its_own_folder():
     """conda, micromamba and so repo2docker run pip in the folder of the file."""
     binder = yaml.safe_load((ROOT / ".binder" / "environment.yml").read_text())
-    assert binder["dependencies"][:2] == CONDA["dependencies"][:2] and binder["channels"] == CONDA["channels"]
+    assert (
+        binder["dependencies"][:2] == CONDA["dependencies"][:2]
+        and binder["channels"] == CONDA["channels"]
+    )
     index, *told = binder["dependencies"][2]["pip"]
     assert index == f"--extra-index-url {install.CPU_INDEX}"
     from_root = [line.replace("../", "").replace("..[", ".[") for line in told]
@@ -109,10 +114,19 @@ def test_every_extra_that_opens_notebooks_brings_jupyterlab():
         ("", "linux", False, False, "", "does not answer"),
         ("", "darwin", False, True, "", ""),  # PyPI has no CUDA build for macOS and Windows
         ("", "win32", True, True, "", ""),
-        ("https://pypi.org/simple", "linux", False, True, "https://pypi.org/simple", "https://pypi.org/simple"),
+        (
+            "https://pypi.org/simple",
+            "linux",
+            False,
+            True,
+            "https://pypi.org/simple",
+            "https://pypi.org/simple",
+        ),
     ],
 )
-def test_where_pytorch_comes_from(wanted, platform, has_driver, reachable, index, words, monkeypatch):
+def test_where_pytorch_comes_from(
+    wanted, platform, has_driver, reachable, index, words, monkeypatch
+):
     monkeypatch.setattr(install, "answers", lambda address: reachable)
     chosen, line = install.torch_index(wanted, platform=platform, has_driver=has_driver)
     assert chosen == index
@@ -121,4 +135,7 @@ def test_where_pytorch_comes_from(wanted, platform, has_driver, reachable, index
 
 def test_torch_and_torchvision_are_installed_together_where_an_extra_needs_both():
     assert [Requirement(line).name for line in install.torch_packages(["lab"])] == ["torch"]
-    assert [Requirement(line).name for line in install.torch_packages(["test", "zoo"])] == ["torch", "torchvision"]
+    assert [Requirement(line).name for line in install.torch_packages(["test", "zoo"])] == [
+        "torch",
+        "torchvision",
+    ]

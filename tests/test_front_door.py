@@ -32,13 +32,19 @@ def loaded_after(*statements: str) -> list[set[str]]:
     """The top-level packages that one fresh interpreter has loaded after each of the statements."""
     shown = "; print(*{name.partition('.')[0] for name in sys.modules})"
     program = "import sys\n" + "\n".join(statement + shown for statement in statements)
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
     return [set(line.split()) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.parametrize(
     "package, name",
-    [pytest.param(package, name, id=f"{package.__name__}.{name}") for package in PACKAGES for name in package.__all__],
+    [
+        pytest.param(package, name, id=f"{package.__name__}.{name}")
+        for package in PACKAGES
+        for name in package.__all__
+    ],
 )
 def test_a_name_is_there_and_shows_how_it_is_used(package, name):
     value = getattr(package, name)
@@ -79,7 +85,9 @@ def test_a_name_loads_what_it_needs_and_no_more(statement, wanted):
 
 def test_the_kit_never_loads_the_instrument():
     modules = [module.name for module in pkgutil.walk_packages(memkit.__path__, "memkit.")]
-    for loaded in loaded_after("import memkit", "from memkit import *", f"import {', '.join(modules)}"):
+    for loaded in loaded_after(
+        "import memkit", "from memkit import *", f"import {', '.join(modules)}"
+    ):
         assert "memkit" in loaded and "stepscope" not in loaded
 
 
@@ -111,7 +119,8 @@ def tables(*rooms: str) -> dict[str, str]:
 
 
 def test_the_instrument_changes_none_of_the_kits_tables():
-    before, after = tables(), tables("stepscope", *(room for room in ROOMS if room.startswith("stepscope.")))
+    before = tables()
+    after = tables("stepscope", *(room for room in ROOMS if room.startswith("stepscope.")))
     assert "SGD momentum" in before["OPTIMIZERS"] and "GPT-2 small" in before["MemoryExplorer"]
     assert "Lion" not in "".join(before.values()) and "A3B" not in "".join(before.values())
     for name, value in before.items():
@@ -119,10 +128,16 @@ def test_the_instrument_changes_none_of_the_kits_tables():
 
 
 def test_the_comparison_of_tables_can_fail(tmp_path, monkeypatch):
-    (tmp_path / "adds_a_precision.py").write_text("from memkit import recipes\nrecipes.PRECISIONS['mine'] = 1\n")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (tmp_path, Path(memkit.__file__).parents[1]))))
+    (tmp_path / "adds_a_precision.py").write_text(
+        "from memkit import recipes\nrecipes.PRECISIONS['mine'] = 1\n"
+    )
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join(map(str, (tmp_path, Path(memkit.__file__).parents[1])))
+    )
     before, after = tables(), tables("adds_a_precision")
-    assert before != after and {name for name in before if before[name] != after[name]} >= {"PRECISIONS"}
+    assert before != after and {name for name in before if before[name] != after[name]} >= {
+        "PRECISIONS"
+    }
 
 
 def test_an_unknown_name_is_told_what_there_is():
@@ -157,5 +172,7 @@ def test_tab_completes(typed, offered):
 def test_an_editor_goes_from_a_name_to_its_source(package, name, file):
     root = Path(memkit.__file__).parents[1]
     line = f"from {package} import {name}"
-    found = jedi.Script(line, project=jedi.Project(root)).goto(1, len(line), follow_imports=True, prefer_stubs=False)
+    found = jedi.Script(line, project=jedi.Project(root)).goto(
+        1, len(line), follow_imports=True, prefer_stubs=False
+    )
     assert [source.module_path.relative_to(root).as_posix() for source in found] == [file]

@@ -28,7 +28,9 @@ def names_stepscope(source: str) -> list[int]:
                 named = [alias.name for alias in names]
             case ast.ImportFrom(module=str(module), level=0):
                 named = [module]
-            case ast.Constant(value=str(text)) if id(node) not in docstrings and OF_THE_INSTRUMENT.fullmatch(text):
+            case ast.Constant(value=str(text)) if id(
+                node
+            ) not in docstrings and OF_THE_INSTRUMENT.fullmatch(text):
                 named = [text]
             case _:
                 continue
@@ -38,22 +40,30 @@ def names_stepscope(source: str) -> list[int]:
 
 @pytest.mark.parametrize("folder", [KIT, TESTS], ids=["memkit", "tests/memkit"])
 def test_it_never_names_the_instrument(folder):
-    found = {path.relative_to(ROOT).as_posix(): names_stepscope(path.read_text(encoding="utf-8"))
-             for path in sorted(folder.rglob("*.py"))}
+    found = {
+        path.relative_to(ROOT).as_posix(): names_stepscope(path.read_text(encoding="utf-8"))
+        for path in sorted(folder.rglob("*.py"))
+    }
     assert len(found) > 40
     assert {path: lines for path, lines in found.items() if lines} == {}
 
 
 def test_a_test_of_the_kit_does_not_even_speak_of_it():
-    assert [path.name for path in TESTS.rglob("*.py") if "stepscope" in path.read_text(encoding="utf-8")] == []
+    assert [
+        path.name for path in TESTS.rglob("*.py") if "stepscope" in path.read_text(encoding="utf-8")
+    ] == []
 
 
 @pytest.mark.parametrize(
     "source",
     [
-        "import stepscope", "import os, stepscope.setup as s", "from stepscope import Job",
-        "from stepscope.setup import Job", "def later():\n    from stepscope import Job",
-        "importlib.import_module('stepscope.setup')", "monkeypatch.setattr('stepscope.tracing.card.CARD', 1)",
+        "import stepscope",
+        "import os, stepscope.setup as s",
+        "from stepscope import Job",
+        "from stepscope.setup import Job",
+        "def later():\n    from stepscope import Job",
+        "importlib.import_module('stepscope.setup')",
+        "monkeypatch.setattr('stepscope.tracing.card.CARD', 1)",
         "Optimizer(made_by='stepscope.program.job:Lion')",
     ],
 )
@@ -74,7 +84,11 @@ def without_the_instrument() -> dict[str, str]:
 
 def run_without_the_instrument(program: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, env=without_the_instrument(), check=False, capture_output=True,
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=without_the_instrument(),
+        check=False,
+        capture_output=True,
         text=True,
     )
 
@@ -88,7 +102,9 @@ def test_its_tests_and_their_helpers_are_collected_where_there_is_no_instrument(
 
 
 def test_the_hook_refuses_it():
-    done = run_without_the_instrument("import memkit; from memkit import trace_memory; import stepscope")
+    done = run_without_the_instrument(
+        "import memkit; from memkit import trace_memory; import stepscope"
+    )
     assert done.returncode == 1 and "a Python without stepscope" in done.stderr
 
 

@@ -105,7 +105,9 @@ def loaded_after(modules: list[str], path: Path = ROOT) -> dict[str, list[str]]:
         f"for name in {modules!r}:\n    importlib.import_module(name)\n"
         f"    print(json.dumps([name, [heavy for heavy in {HEAVY!r} if heavy in sys.modules]]))"
     )
-    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return dict(map(json.loads, done.stdout.splitlines()))
 
@@ -121,8 +123,12 @@ def test_the_kit_never_imports_the_instrument_and_no_package_the_book():
 
 
 def test_a_room_loads_only_what_it_may():
-    modules = [(name.partition(".")[0], f"{package.name}.{name}".rstrip(".")) for package in PACKAGES
-               for name in order_of(package) if name != "__main__"]
+    modules = [
+        (name.partition(".")[0], f"{package.name}.{name}".rstrip("."))
+        for package in PACKAGES
+        for name in order_of(package)
+        if name != "__main__"
+    ]
     light = [name for room, name in modules if room not in TORCH and room != "widgets"] + RULES
     runs = [name for room, name in modules if room in TORCH and name not in light]
     for name, loaded in loaded_after(light + runs).items():
@@ -135,7 +141,11 @@ def plant(folder: Path, **sources: str) -> Path:
     """A package ``planted`` whose modules have these sources (``a__b`` is the file ``a/b.py``)."""
     package = folder / "planted"
     for name, source in {"__init__": "", **sources}.items():
-        path = package / "__init__.py" if name == "__init__" else package.joinpath(*name.split("__")).with_suffix(".py")
+        path = (
+            package / "__init__.py"
+            if name == "__init__"
+            else package.joinpath(*name.split("__")).with_suffix(".py")
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(source)
     return package
@@ -144,24 +154,41 @@ def plant(folder: Path, **sources: str) -> Path:
 @pytest.mark.parametrize(
     "climbing",
     [
-        "import planted.high", "from planted import high", "from planted.high import value", "from . import high",
-        "from .high import value", "def later():\n    from planted.high import value\n    return value",
+        "import planted.high",
+        "from planted import high",
+        "from planted.high import value",
+        "from . import high",
+        "from .high import value",
+        "def later():\n    from planted.high import value\n    return value",
     ],
 )
 def test_the_check_sees_an_import_that_climbs(tmp_path, climbing):
     package = plant(tmp_path, low=climbing, high="value = 1")
-    assert order_problems(package, ("", "low", "high")) == ["low imports high, which does not come before it"]
+    assert order_problems(package, ("", "low", "high")) == [
+        "low imports high, which does not come before it"
+    ]
     assert order_problems(package, ("", "high", "low")) == []
 
 
-def test_the_check_sees_an_import_out_of_a_folder_a_stray_module_another_package_and_what_is_heavy(tmp_path):
-    package = plant(tmp_path, folder__low="from ..high import value", high="from book.claims import claim", stray="")
+def test_the_check_sees_an_import_out_of_a_folder_a_stray_module_another_package_and_what_is_heavy(
+    tmp_path,
+):
+    package = plant(
+        tmp_path,
+        folder__low="from ..high import value",
+        high="from book.claims import claim",
+        stray="",
+    )
     assert order_problems(package, ("", "folder.low", "high", "gone")) == [
-        "gone is listed and not there", "folder.low imports high, which does not come before it",
+        "gone is listed and not there",
+        "folder.low imports high, which does not come before it",
         "stray has no place in a docstring",
     ]
     assert who_imports(package, "book") == {"high"}
-    package = plant(tmp_path / "heavy", low="from planted import deeper", deeper="import ipywidgets", none="")
+    package = plant(
+        tmp_path / "heavy", low="from planted import deeper", deeper="import ipywidgets", none=""
+    )
     assert loaded_after(["planted.none", "planted.low"], package.parent) == {
-        "planted.none": [], "planted.low": ["ipywidgets"]
+        "planted.none": [],
+        "planted.low": ["ipywidgets"],
     }

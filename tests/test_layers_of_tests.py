@@ -8,8 +8,12 @@ import layers
 import pytest
 
 ROOMS = sorted(
-    {path.stem for package in ("memkit", "stepscope") for path in (layers.ROOT / package).iterdir()
-     if not path.name.startswith("_") and (path.suffix == ".py" or path.is_dir())}
+    {
+        path.stem
+        for package in ("memkit", "stepscope")
+        for path in (layers.ROOT / package).iterdir()
+        if not path.name.startswith("_") and (path.suffix == ".py" or path.is_dir())
+    }
 )
 
 
@@ -23,7 +27,9 @@ def test_what_the_table_names_is_there(address):
 def test_the_sweep_has_what_its_lines_begin_and_not_what_is_kept():
     assert layers.is_swept("tests/stepscope/zoo/test_zoo.py::test_it[1]")
     assert not layers.is_swept("tests/memkit/test_fit.py::test_it")
-    assert all(address.startswith(tuple(layers.SWEEP)) for address in layers.KEPT), "a line that keeps nothing"
+    assert all(address.startswith(tuple(layers.SWEEP)) for address in layers.KEPT), (
+        "a line that keeps nothing"
+    )
     assert not any(map(layers.is_swept, layers.KEPT))
 
 
@@ -35,7 +41,10 @@ def test_every_folder_and_module_has_tests(room):
 @pytest.mark.parametrize(
     "path, wanted",
     [
-        ("memkit/formula/model.py", {"memkit/formula", "stepscope/formula", "tests/memkit/formula"}),
+        (
+            "memkit/formula/model.py",
+            {"memkit/formula", "stepscope/formula", "tests/memkit/formula"},
+        ),
         ("memkit/fit.py", {"memkit/fit.py", "tests/memkit/test_fit.py"}),
         ("memkit/cards.csv", {"memkit/cards.py", "tests/memkit/test_cards.py"}),
         ("memkit/__init__.pyi", {"tests/test_front_door.py"}),
@@ -63,8 +72,17 @@ def test_what_is_neither_is_refused_and_each_layer_says_what_it_leaves_out():
 
 def test_what_wants_the_machine_to_itself_is_where_the_makefile_looks_for_it():
     """``LONE`` spares the stage the collection of thousands of tests that it leaves out."""
-    folders = re.search(r"^LONE := (.+)$", (layers.ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)[1]
-    marked = [file.relative_to(layers.ROOT).as_posix() for file in (layers.ROOT / "tests").rglob("test_*.py")
-              if re.search(r"^[^#\n]*pytest\.mark\.(serial|browser)\b", file.read_text(encoding="utf-8"), re.MULTILINE)]
+    folders = re.search(
+        r"^LONE := (.+)$", (layers.ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+    )[1]
+    marked = [
+        file.relative_to(layers.ROOT).as_posix()
+        for file in (layers.ROOT / "tests").rglob("test_*.py")
+        if re.search(
+            r"^[^#\n]*pytest\.mark\.(serial|browser)\b",
+            file.read_text(encoding="utf-8"),
+            re.MULTILINE,
+        )
+    ]
     apart = tuple(f"{folder}/" for folder in (*folders.split(), "tests/site"))
     assert marked and not [file for file in marked if not file.startswith(apart)]

@@ -24,7 +24,9 @@ def test_the_code_prints_what_stands_under_it():
 
 
 def test_the_table_lists_every_chapter_with_its_title_and_minutes():
-    rows = re.findall(r"^\| \[(\d\d|[A-Z]) (.+?)\]\(chapters/(.+?)\) \| .+ \| ([\d +]+) \|$", README, re.MULTILINE)
+    rows = re.findall(
+        r"^\| \[(\d\d|[A-Z]) (.+?)\]\(chapters/(.+?)\) \| .+ \| ([\d +]+) \|$", README, re.MULTILINE
+    )
     wanted = []
     for path in sorted((ROOT / "chapters").glob("*.ipynb")):
         first = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
@@ -36,19 +38,26 @@ def test_the_table_lists_every_chapter_with_its_title_and_minutes():
 def test_every_place_where_something_is_decided_is_there():
     table = CONTRIBUTING.partition("| question |")[2]
     for name, path in re.findall(r"`(?:\w+\.)?(\w+)` in `([\w/]+\.py)`", table):
-        assert re.search(rf"\b(def|class) {name}\b|^ +{name}:", (ROOT / path).read_text(), re.MULTILINE), (name, path)
+        assert re.search(
+            rf"\b(def|class) {name}\b|^ +{name}:", (ROOT / path).read_text(), re.MULTILINE
+        ), (name, path)
 
 
 def test_every_relative_link_leads_somewhere():
     targets = [ROOT / link for link in re.findall(r"\]\(([^)\s#]+)", README) if "://" not in link]
-    targets += [ROOT / ".github" / link for link in re.findall(r"\]\(([^)\s#]+)", CONTRIBUTING) if "://" not in link]
+    targets += [
+        ROOT / ".github" / link
+        for link in re.findall(r"\]\(([^)\s#]+)", CONTRIBUTING)
+        if "://" not in link
+    ]
     assert targets
     assert not [target for target in targets if not target.exists()]
 
 
 def test_every_heading_that_it_links_to_is_there():
     lines = re.findall("^##(.+)", README, re.MULTILINE)
-    headings = [re.sub(r"[^\w -]", "", line).strip().lower().replace(" ", "-") for line in lines]  # as GitHub does
+    # as GitHub does
+    headings = [re.sub(r"[^\w -]", "", line).strip().lower().replace(" ", "-") for line in lines]
     anchors = re.findall(r"\]\(#([^)]+)\)", README)
     assert anchors and set(anchors) <= set(headings)
 

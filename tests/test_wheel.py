@@ -42,7 +42,18 @@ def installed(tmp_path_factory) -> Path:
         (source / name).symlink_to(ROOT / name)
     for name in ("memkit", "stepscope", "chapters/book", "course"):
         _copied(ROOT / name, source / name)
-    command = [sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation", "-q", "-w", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        ".",
+        "--no-deps",
+        "--no-build-isolation",
+        "-q",
+        "-w",
+        str(folder),
+    ]
     done = subprocess.run(command, cwd=source, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (wheel,) = folder.glob("*.whl")
@@ -60,7 +71,12 @@ def _copied(source: Path, target: Path) -> None:
 def run(installed: Path, *arguments: str) -> subprocess.CompletedProcess:
     environment = {**os.environ, "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, *arguments], cwd=installed.parent, env=environment, check=False, capture_output=True, text=True
+        [sys.executable, *arguments],
+        cwd=installed.parent,
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
     )
 
 
@@ -81,7 +97,11 @@ def test_every_example_of_the_front_door_runs_from_the_wheel(installed):
 
 
 def test_the_wheel_holds_the_package_and_its_metadata_alone(installed):
-    assert {path.name.partition("-")[0] for path in installed.iterdir()} == {"memkit", "memkit_book", "stepscope"}
+    assert {path.name.partition("-")[0] for path in installed.iterdir()} == {
+        "memkit",
+        "memkit_book",
+        "stepscope",
+    }
 
 
 def test_the_command_line_runs_from_the_wheel(installed):
@@ -89,19 +109,26 @@ def test_the_command_line_runs_from_the_wheel(installed):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1] == "stepscope: 'nowhere.pickle' is no file"
     commands = next(installed.glob("*/entry_points.txt")).read_text().splitlines()
-    assert {f"{name} = stepscope.tool.command_line:command" for name in ("stepscope", "memkit")} <= set(commands)
+    assert {
+        f"{name} = stepscope.tool.command_line:command" for name in ("stepscope", "memkit")
+    } <= set(commands)
 
 
 def test_a_ci_job_reads_a_recording_without_the_heavy_packages(installed, tmp_path):
     timeline = estimate_memory(TrainingSetup(model=models.GPT2_SMALL, seq_len=128))
     path = write_snapshot(predicted_snapshot(replay_trace(timeline)), tmp_path / "recording.pickle")
-    below, above = (run_alone(installed, "snapshot", str(path), "--fail-above", size) for size in ("9GiB", "9MiB"))
+    below, above = (
+        run_alone(installed, "snapshot", str(path), "--fail-above", size)
+        for size in ("9GiB", "9MiB")
+    )
     assert (below.returncode, above.returncode) == (0, 1), below.stderr
     assert above.stderr.splitlines()[-1].endswith(" is above 9.00 MiB")
 
 
 def test_a_plan_needs_no_torch_and_says_that_it_was_not_traced(installed):
-    done = run_alone(installed, "fit", "GPT-2 XL", "--card", "T4", "--tokens", "32768", "--seq-len", "1024")
+    done = run_alone(
+        installed, "fit", "GPT-2 XL", "--card", "T4", "--tokens", "32768", "--seq-len", "1024"
+    )
     assert done.returncode == 0, done.stderr
     assert "not traced: no torch here" in " ".join(done.stdout.split())
 
@@ -109,12 +136,18 @@ def test_a_plan_needs_no_torch_and_says_that_it_was_not_traced(installed):
 def test_a_report_without_torch_says_what_to_install(installed):
     done = run_alone(installed, "report", "my_module.py:build")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[-1].endswith("PyTorch, which is not installed: pip install torch")
+    assert done.stderr.splitlines()[-1].endswith(
+        "PyTorch, which is not installed: pip install torch"
+    )
 
 
 def test_the_wheel_wants_six_packages_and_no_notebook(installed):
     metadata = next(installed.glob("*/METADATA")).read_text(encoding="utf-8")
-    lines = [line.partition(": ")[2] for line in metadata.splitlines() if line.startswith("Requires-Dist: ")]
+    lines = [
+        line.partition(": ")[2]
+        for line in metadata.splitlines()
+        if line.startswith("Requires-Dist: ")
+    ]
     plain = {wanted.name for wanted in map(Requirement, lines) if wanted.marker is None}
     assert plain == {"anywidget", "ipywidgets", "lazy_loader", "numpy", "torch"}
     assert "Name: memkit-book" in metadata.splitlines()

@@ -14,7 +14,9 @@ class KitTests:
 
     @property
     def tests(self) -> dict[str, object]:
-        return {name: value for name, value in vars(self.module).items() if name.startswith("test_")}
+        return {
+            name: value for name, value in vars(self.module).items() if name.startswith("test_")
+        }
 
     def __getattr__(self, name: str):
         return getattr(self.module, name)

@@ -13,10 +13,18 @@ from stepscope.setup import AdapterConfig, Job
 
 FUSED = OptimizerConfig(implementation="fused")
 RECOMPUTED = Job(
-    model=LLAMA_32_3B, precision=PURE_BF16, optimizer=FUSED, micro_batch_size=2, seq_len=4096, attention="flash",
-    uses_fused_norm=True, recomputation="full",
+    model=LLAMA_32_3B,
+    precision=PURE_BF16,
+    optimizer=FUSED,
+    micro_batch_size=2,
+    seq_len=4096,
+    attention="flash",
+    uses_fused_norm=True,
+    recomputation="full",
 )
-ADAPTERS = AdapterConfig(rank=64, targets=("query", "value", "output", "gate", "up", "down"), dtype="bfloat16")
+ADAPTERS = AdapterConfig(
+    rank=64, targets=("query", "value", "output", "gate", "up", "down"), dtype="bfloat16"
+)
 
 
 class OffloadsInputs(PiecesOfLogits):

@@ -5,7 +5,9 @@ import torch
 
 def training(net, loss, make_optimizer=torch.optim.AdamW):
     """The step of a training loop around a network's loss, a function without arguments."""
-    optimizer = make_optimizer([parameter for parameter in net.parameters() if parameter.requires_grad])
+    optimizer = make_optimizer(
+        [parameter for parameter in net.parameters() if parameter.requires_grad]
+    )
 
     def step():
         loss().backward()

@@ -284,10 +284,19 @@ assert subprocess.run(["uname"], capture_output=True).returncode == 0
 }
 
 REFUSED = {
-    "a child that may write": ('import subprocess\nsubprocess.run(["touch", "touched"])', "touch touched"),
+    "a child that may write": (
+        'import subprocess\nsubprocess.run(["touch", "touched"])',
+        "touch touched",
+    ),
     "a shell": ('os.system("echo 1 > log.txt")', "echo 1 > log.txt"),
-    "a shell's word": ('import subprocess\nsubprocess.check_output("cat log.txt > b", shell=True)', "> b"),
-    "a spawned process": ('import multiprocessing\nmultiprocessing.get_context("spawn").Process().start()', "spawn"),
+    "a shell's word": (
+        'import subprocess\nsubprocess.check_output("cat log.txt > b", shell=True)',
+        "> b",
+    ),
+    "a spawned process": (
+        'import multiprocessing\nmultiprocessing.get_context("spawn").Process().start()',
+        "spawn",
+    ),
     "a C library's own open": ("write_past()", "for writing past"),
     "a real file's rights": ('f = open("log.txt")\nos.fchmod(f.fileno(), 0o600)', "os.chmod"),
 }

@@ -36,7 +36,8 @@ import os
 
 from memkit import lazy_names
 
-if os.environ.get("MEMKIT_GPU_GIB"):  # a shared card: every chapter imports this package before it uses one
+# a shared card: every chapter imports this package before it uses one
+if os.environ.get("MEMKIT_GPU_GIB"):
     from memkit.measure import cap_gpu_when_used
 
     cap_gpu_when_used()

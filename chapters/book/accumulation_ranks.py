@@ -31,9 +31,16 @@ from memkit.program.transformer import Transformer, training_build
 from memkit.recipes import Precision
 from memkit.setup import TrainingSetup
 
-FP64 = Precision(name="fp64", weight_dtype="float64", gradient_dtype="float64", compute_dtype="float64")
+FP64 = Precision(
+    name="fp64", weight_dtype="float64", gradient_dtype="float64", compute_dtype="float64"
+)
 WINDOW = TrainingSetup(
-    model=SMALL_GPT, precision=FP64, seq_len=64, micro_batch_size=2, grad_accum_steps=4, device="cpu",
+    model=SMALL_GPT,
+    precision=FP64,
+    seq_len=64,
+    micro_batch_size=2,
+    grad_accum_steps=4,
+    device="cpu",
     attention="stored",  # the other kernels have no float64 on a card
 )
 NUM_STEPS = 3  # DDP settles its buckets in the second
@@ -79,7 +86,8 @@ def no_all_reduce(model: nn.Module, is_last: bool) -> None:
 def accumulations(world: int, device: str = "cpu") -> dict[str, Way]:
     """Ways to accumulate four micro-batches of the small GPT, in float64, so that gradients can be compared."""
     way = partial(Way, setup=replace(WINDOW, device=device))
-    view, sharded = partial(DistributedDataParallel, gradient_as_bucket_view=True), partial(fsdp2, device=device)
+    view = partial(DistributedDataParallel, gradient_as_bucket_view=True)
+    sharded = partial(fsdp2, device=device)
     ways = {
         "DDP": way(wrap=DistributedDataParallel),
         "DDP, no_sync": way(wrap=DistributedDataParallel, sends=no_sync),
@@ -88,7 +96,9 @@ def accumulations(world: int, device: str = "cpu") -> dict[str, Way]:
         "FSDP2, no gradient sync": way(wrap=sharded, sends=no_gradient_sync),
     }
     if world > 2 and world % 2 == 0:
-        ways["HSDP, no all-reduce"] = way(wrap=partial(sharded, num_replicas=2), sends=no_all_reduce)
+        ways["HSDP, no all-reduce"] = way(
+            wrap=partial(sharded, num_replicas=2), sends=no_all_reduce
+        )
     return ways
 
 
@@ -105,7 +115,9 @@ def batches(setup: TrainingSetup, ranks: range) -> Callable[[], tuple[Tensor, Te
         number, rank = next(turns)
         seq_len = setup.seq_len * (2 * ((number + rank) % size) + 1) // size
         shape = (setup.micro_batch_size, seq_len + 1)
-        tokens = torch.randint(setup.model.vocab_size, shape, generator=generators[rank]).to(setup.device)
+        tokens = torch.randint(setup.model.vocab_size, shape, generator=generators[rank]).to(
+            setup.device
+        )
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
     return next_batch
@@ -122,7 +134,9 @@ class Watched:
     Each loss is weighted by its tokens on the way, relative to the mean micro-batch.
     """
 
-    def __init__(self, setup: TrainingSetup, sends: Callable[[nn.Module, bool], None] | None = None):
+    def __init__(
+        self, setup: TrainingSetup, sends: Callable[[nn.Module, bool], None] | None = None
+    ):
         self.setup, self.sends = setup, sends
         self.loss = torch.zeros((), device=setup.device, dtype=torch.float64)
         self.number, self.kept_bytes = 0, 0
@@ -132,7 +146,8 @@ class Watched:
     def watch(self, model: nn.Module) -> nn.Module:
         """The model, with its hooks."""
         self.model = model
-        model.register_forward_pre_hook(self.before_forward, prepend=True)  # before FSDP2 gathers the root's weights
+        # it runs before FSDP2 gathers the root's weights
+        model.register_forward_pre_hook(self.before_forward, prepend=True)
         model.register_forward_hook(self.weigh)
         if isinstance(model, DistributedDataParallel):
             model.register_comm_hook(self.buckets, noting_buckets)
@@ -158,7 +173,9 @@ class Watched:
         """Keep the gradients, which the step lets go of; add what DDP's buckets hold besides."""
         self.gradients = [parameter.grad for parameter in self.model.parameters()]
         own = {gradient.untyped_storage().data_ptr() for gradient in self.gradients if self.buckets}
-        self.kept_bytes += sum(num_bytes for pointer, num_bytes in self.buckets.items() if pointer not in own)
+        self.kept_bytes += sum(
+            num_bytes for pointer, num_bytes in self.buckets.items() if pointer not in own
+        )
         self.buckets.clear()
 
 
@@ -179,7 +196,9 @@ def gradient_bytes(model: nn.Module) -> int:
             for parameter in group.fsdp_params:
                 unsharded = getattr(parameter, "_unsharded_param", None)
                 grads += [parameter.unsharded_accumulated_grad, getattr(unsharded, "grad", None)]
-    local = [grad.to_local() if hasattr(grad, "to_local") else grad for grad in grads if grad is not None]
+    local = [
+        grad.to_local() if hasattr(grad, "to_local") else grad for grad in grads if grad is not None
+    ]
     storages = [grad.untyped_storage() for grad in local]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
@@ -195,7 +214,9 @@ def trained(build: Callable, watched: Watched) -> tuple[list[float], Tensor, Col
         dist.all_reduce(watched.loss)
         losses.append(watched.loss.item() / dist.get_world_size())
     hook.remove()
-    whole = [grad.full_tensor() if hasattr(grad, "full_tensor") else grad for grad in watched.gradients]
+    whole = [
+        grad.full_tensor() if hasattr(grad, "full_tensor") else grad for grad in watched.gradients
+    ]
     return losses, torch.cat([gradient.flatten() for gradient in whole]), collectives
 
 
@@ -205,7 +226,9 @@ def oracle_of(setup: TrainingSetup) -> tuple[list[float], Tensor]:
     world = dist.get_world_size()
     whole = replace(setup, grad_accum_steps=world * setup.grad_accum_steps)
     watched = Watched(whole)
-    build = training_build(whole, batches(setup, range(world)), lambda own: watched.watch(Transformer(own)))
+    build = training_build(
+        whole, batches(setup, range(world)), lambda own: watched.watch(Transformer(own))
+    )
     losses, gradient, _ = trained(build, watched)
     return losses, gradient
 
@@ -216,7 +239,9 @@ def beside_one_process(build: Callable, watched: Watched) -> tuple[dict, Collect
     losses, gradient, collectives = trained(build, watched)
     sent = [name for name in SENT if collectives.counts[name]]
     row = {
-        "losses": losses, "oracle": oracle, "difference": ((gradient - whole).abs().max() / whole.abs().max()).item(),
+        "losses": losses,
+        "oracle": oracle,
+        "difference": ((gradient - whole).abs().max() / whole.abs().max()).item(),
         "collectives": {name: collectives.counts[name] for name in sent},
         "sent": {name: collectives.num_bytes[name] for name in sent},
     }
@@ -226,7 +251,9 @@ def beside_one_process(build: Callable, watched: Watched) -> tuple[dict, Collect
 def row_of(way: Way) -> dict:
     """A way beside one process, and the bytes of gradients that its window keeps."""
     watched = Watched(way.setup, way.sends)
-    build = training_build(way.setup, own_batches(way.setup), lambda own: watched.watch(way.wrap(Transformer(own))))
+    build = training_build(
+        way.setup, own_batches(way.setup), lambda own: watched.watch(way.wrap(Transformer(own)))
+    )
     row, _ = beside_one_process(build, watched)
     return row | {"kept_bytes": watched.kept_bytes}
 

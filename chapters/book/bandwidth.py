@@ -14,7 +14,15 @@ import torch
 from book.driver import available_ram_bytes
 from memkit.cards import Card, card_by_driver_name
 from memkit.measure import usable_bytes
-from memkit.units import MIB, Printable, aligned_table, as_whole_number, format_bytes, format_gb, on_page
+from memkit.units import (
+    MIB,
+    Printable,
+    aligned_table,
+    as_whole_number,
+    format_bytes,
+    format_gb,
+    on_page,
+)
 
 LARGEST_COPY_BYTES = 512 * MIB
 """Larger than any cache of a card or a processor core, small enough to be done at once."""
@@ -73,11 +81,20 @@ class Bandwidths(Printable):
         rows = [["copy", "copied", "moved per second", "data sheet", "reached"]]
         for copy in self.copies:
             peak = copy.peak_bytes_per_s
-            rows.append([
-                copy.name, format_bytes(copy.num_bytes), f"{format_gb(copy.bytes_per_s)}/s",
-                f"{format_gb(peak)}/s" if peak else "–", f"{copy.bytes_per_s / peak:.0%}" if peak else "–",
-            ])
-        where = f"on {self.device}" if self.device else "there is no CUDA card here: only the RAM is measured"
+            rows.append(
+                [
+                    copy.name,
+                    format_bytes(copy.num_bytes),
+                    f"{format_gb(copy.bytes_per_s)}/s",
+                    f"{format_gb(peak)}/s" if peak else "–",
+                    f"{copy.bytes_per_s / peak:.0%}" if peak else "–",
+                ]
+            )
+        where = (
+            f"on {self.device}"
+            if self.device
+            else "there is no CUDA card here: only the RAM is measured"
+        )
         return on_page(aligned_table(rows), where, between="\n")
 
 
@@ -115,7 +132,9 @@ def time_cpu_copy(num_bytes: int, repeats: int = REPEATS) -> Copy:
     return Copy(name="RAM to RAM", num_bytes=num_bytes, seconds=seconds, crossings=2)
 
 
-def time_cuda_copies(num_bytes: int, repeats: int = REPEATS, card: Card | None = None) -> list[Copy]:
+def time_cuda_copies(
+    num_bytes: int, repeats: int = REPEATS, card: Card | None = None
+) -> list[Copy]:
     """Copies inside the card, and to and from pinned and pageable RAM, timed by CUDA events."""
     on_card, other = (torch.ones(num_bytes, dtype=torch.uint8, device="cuda") for _ in range(2))
     pageable = torch.ones(num_bytes, dtype=torch.uint8)
@@ -129,7 +148,12 @@ def time_cuda_copies(num_bytes: int, repeats: int = REPEATS, card: Card | None =
         ("card to pageable RAM", lambda: pageable.copy_(on_card), 1, slot),
     )
     return [
-        Copy(name=name, num_bytes=num_bytes, seconds=min(seconds_of(copy, repeats)), crossings=crossings,
-             peak_bytes_per_s=peak)
+        Copy(
+            name=name,
+            num_bytes=num_bytes,
+            seconds=min(seconds_of(copy, repeats)),
+            crossings=crossings,
+            peak_bytes_per_s=peak,
+        )
         for name, copy, crossings, peak in kinds
     ]

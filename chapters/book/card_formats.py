@@ -24,7 +24,8 @@ def cast_overflows(device: str) -> dict[str, str]:
     for name in CASTS:
         dtype = getattr(torch, name)
         largest = torch.finfo(dtype).max
-        beyond = min(4 * largest, torch.finfo(torch.float32).max)  # which is beyond bfloat16's largest, too
+        # beyond bfloat16's largest, too
+        beyond = min(4 * largest, torch.finfo(torch.float32).max)
         cast = torch.tensor([beyond], device=device).to(dtype).double().item()
         outcomes[name] = "nan" if math.isnan(cast) else "inf" if math.isinf(cast) else "saturate"
     return outcomes
@@ -64,7 +65,9 @@ def time_products(sizes: tuple[int, ...]) -> dict[int, dict[str, float]]:
         if as_whole_number("size", size, 16) % 16:
             raise ValueError(f"size={size} is not a multiple of 16, which FP8 products want")
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 9):
-        raise ValueError("FP8 products need a CUDA card of compute capability 8.9 or later; there is none")
+        raise ValueError(
+            "FP8 products need a CUDA card of compute capability 8.9 or later; there is none"
+        )
     cast, median_of = torch.compile(to_fp8), lambda run: median(seconds_of(run, REPEATS))
     seconds = {}
     for size in sizes:

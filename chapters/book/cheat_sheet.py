@@ -50,7 +50,9 @@ class Technique:
 
 def with_lora(setup: Job, **choices: str) -> Job:
     """The job with only adapters of rank 16 trained, at every layer of the attention."""
-    attention = tuple(name for name in linear_layers(setup.model) if name not in ("gate", "up", "down"))
+    attention = tuple(
+        name for name in linear_layers(setup.model) if name not in ("gate", "up", "down")
+    )
     return replace(setup, precision=PURE_BF16, adapter=AdapterConfig(targets=attention, **choices))
 
 
@@ -60,41 +62,112 @@ def one_at_a_time(setup: Job) -> Job:
 
 
 TECHNIQUES = (
-    Technique(name="FP32 in place of autocast", applied=partial(replace, precision=FP32), price="slower products",
-              flag="no torch.autocast", chapter="03"),
-    Technique(name="pure BF16", applied=partial(replace, precision=PURE_BF16), price="updates rounded away",
-              flag="model.to(torch.bfloat16)", chapter="03"),
-    Technique(name="stored attention scores", applied=partial(replace, attention="stored"), price="more traffic",
-              flag="attn_implementation=\"eager\"", chapter="01"),
-    Technique(name="AdamW, fused", applied=partial(replace, optimizer=FUSED_ADAMW), price="none",
-              flag="AdamW(…, fused=True)",
-              chapter="01"),
-    Technique(name="8-bit AdamW", applied=partial(replace, optimizer=OptimizerConfig(record=OPTIMIZERS["8-bit AdamW"])),
-              price="states rounded to 8 bits", flag="bitsandbytes' AdamW8bit", chapter="08"),
-    Technique(name="step in the backward", applied=partial(replace, place=Place.IN_BACKWARD),
-              flag="optimizer_in_bwd=True",
-              price="no accumulation, no clipping", chapter="08"),
-    Technique(name="AdamW's states on the host", applied=partial(replace, place=Place.ON_HOST),
-              price="a step over PCIe", flag="torchao's CPUOffloadOptimizer", chapter="08"),
-    Technique(name="every block checkpointed", applied=partial(replace, recomputation=FULL), price="a second forward",
-              flag="gradient_checkpointing=True", chapter="04"),
-    Technique(name="every second block", applied=partial(replace, recomputation=every(2)),
-              price="half a second forward", flag="checkpoint(block, x)", chapter="04"),
-    Technique(name="accumulation, one sequence a pass", applied=one_at_a_time, price="smaller products",
-              flag="gradient_accumulation_steps=8", chapter="05"),
-    Technique(name="LoRA of rank 16, BF16 base", applied=with_lora, price="few weights train",
-              flag="peft.LoraConfig(r=16)",
-              chapter="08"),
-    Technique(name="QLoRA of rank 16", applied=partial(with_lora, base="nf4"), price="few train, base in 4 bits",
-              flag="load_in_4bit=True", chapter="08"),
-    Technique(name="fully_shard on 8 cards, a rank", applied=partial(replace, precision=FP32),
-              layout=Layout(stage=3, dp_size=8, param_dtype="bfloat16", reduce_dtype="float32"),
-              price="3× the weights sent",
-              flag="fully_shard(block)", chapter="09"),
-    Technique(name="half the sequence", applied=lambda setup: replace(setup, seq_len=setup.seq_len // 2),
-              price="shorter context", flag="max_length=1024", chapter="01"),
-    Technique(name="checkpoints and fused AdamW", applied=partial(replace, recomputation=FULL, optimizer=FUSED_ADAMW),
-              price="a second forward", flag="both", chapter="04"),
+    Technique(
+        name="FP32 in place of autocast",
+        applied=partial(replace, precision=FP32),
+        price="slower products",
+        flag="no torch.autocast",
+        chapter="03",
+    ),
+    Technique(
+        name="pure BF16",
+        applied=partial(replace, precision=PURE_BF16),
+        price="updates rounded away",
+        flag="model.to(torch.bfloat16)",
+        chapter="03",
+    ),
+    Technique(
+        name="stored attention scores",
+        applied=partial(replace, attention="stored"),
+        price="more traffic",
+        flag='attn_implementation="eager"',
+        chapter="01",
+    ),
+    Technique(
+        name="AdamW, fused",
+        applied=partial(replace, optimizer=FUSED_ADAMW),
+        price="none",
+        flag="AdamW(…, fused=True)",
+        chapter="01",
+    ),
+    Technique(
+        name="8-bit AdamW",
+        applied=partial(replace, optimizer=OptimizerConfig(record=OPTIMIZERS["8-bit AdamW"])),
+        price="states rounded to 8 bits",
+        flag="bitsandbytes' AdamW8bit",
+        chapter="08",
+    ),
+    Technique(
+        name="step in the backward",
+        applied=partial(replace, place=Place.IN_BACKWARD),
+        flag="optimizer_in_bwd=True",
+        price="no accumulation, no clipping",
+        chapter="08",
+    ),
+    Technique(
+        name="AdamW's states on the host",
+        applied=partial(replace, place=Place.ON_HOST),
+        price="a step over PCIe",
+        flag="torchao's CPUOffloadOptimizer",
+        chapter="08",
+    ),
+    Technique(
+        name="every block checkpointed",
+        applied=partial(replace, recomputation=FULL),
+        price="a second forward",
+        flag="gradient_checkpointing=True",
+        chapter="04",
+    ),
+    Technique(
+        name="every second block",
+        applied=partial(replace, recomputation=every(2)),
+        price="half a second forward",
+        flag="checkpoint(block, x)",
+        chapter="04",
+    ),
+    Technique(
+        name="accumulation, one sequence a pass",
+        applied=one_at_a_time,
+        price="smaller products",
+        flag="gradient_accumulation_steps=8",
+        chapter="05",
+    ),
+    Technique(
+        name="LoRA of rank 16, BF16 base",
+        applied=with_lora,
+        price="few weights train",
+        flag="peft.LoraConfig(r=16)",
+        chapter="08",
+    ),
+    Technique(
+        name="QLoRA of rank 16",
+        applied=partial(with_lora, base="nf4"),
+        price="few train, base in 4 bits",
+        flag="load_in_4bit=True",
+        chapter="08",
+    ),
+    Technique(
+        name="fully_shard on 8 cards, a rank",
+        applied=partial(replace, precision=FP32),
+        layout=Layout(stage=3, dp_size=8, param_dtype="bfloat16", reduce_dtype="float32"),
+        price="3× the weights sent",
+        flag="fully_shard(block)",
+        chapter="09",
+    ),
+    Technique(
+        name="half the sequence",
+        applied=lambda setup: replace(setup, seq_len=setup.seq_len // 2),
+        price="shorter context",
+        flag="max_length=1024",
+        chapter="01",
+    ),
+    Technique(
+        name="checkpoints and fused AdamW",
+        applied=partial(replace, recomputation=FULL, optimizer=FUSED_ADAMW),
+        price="a second forward",
+        flag="both",
+        chapter="04",
+    ),
 )
 
 
@@ -126,7 +199,9 @@ def apply_techniques(jobs: Mapping[str, TrainingSetup] = JOBS) -> tuple[Line, ..
     for technique in TECHNIQUES:
         applied = {name: technique.applied(job) for name, job in jobs.items()}
         peaks = {name: peak_of(job, technique.layout).total_bytes for name, job in applied.items()}
-        flops = max(flops_per_token(applied[name]) / flops_per_token(job) for name, job in jobs.items())
+        flops = max(
+            flops_per_token(applied[name]) / flops_per_token(job) for name, job in jobs.items()
+        )
         shares = {name: peaks[name] / plain[name] for name in jobs}
         lines.append(Line(technique=technique, peaks=peaks, shares=shares, flops=flops))
     return tuple(lines)
@@ -143,7 +218,9 @@ def words_of(line: Line) -> tuple[str, str, str, str]:
 
 
 def sheet_figure(
-    rows: Sequence[tuple[str, Mapping[str, float], Sequence[str]]], columns: Sequence[str], title: str
+    rows: Sequence[tuple[str, Mapping[str, float], Sequence[str]]],
+    columns: Sequence[str],
+    title: str,
 ) -> Chart:
     """Rows of (name, job → share of its plain peak, words); ``columns`` head the words.
 
@@ -170,13 +247,23 @@ def sheet_figure(
     for row, (name, shares, _) in enumerate(rows):
         chart.words(10, 112 + 44 * row, name, 12)
         for number, (job, share) in enumerate((job, shares[job]) for job in jobs):
-            end, y = left + width * min(share, LONGEST) / LONGEST, 95 + 44 * row + (number + 0.5) * tall
-            tells = {"tip": f"{name}, {job}: {share:.1%}", "data": {"job": job, "share": f"{share:.6g}"}}
+            end = left + width * min(share, LONGEST) / LONGEST
+            y = 95 + 44 * row + (number + 0.5) * tall
+            tells = {
+                "tip": f"{name}, {job}: {share:.1%}",
+                "data": {"job": job, "share": f"{share:.6g}"},
+            }
             chart.bar(left, end, y, tall, JOB_LOOKS[number], **tells)
             if share > LONGEST:
-                gap = [(end - a, y + b * tall) for a, b in ((20, 0.5), (14, -0.5), (9, -0.5), (15, 0.5))]
+                gap = [
+                    (end - a, y + b * tall)
+                    for a, b in ((20, 0.5), (14, -0.5), (9, -0.5), (15, 0.5))
+                ]
                 chart.area([gap], (PAPER, ""))
             chart.words(end + 6, y, f"{share:.0%}", 11)
-    lines = (f"{name} {', '.join(f'{share:.0%}' for share in shares.values())}" for name, shares, _ in rows)
+    lines = (
+        f"{name} {', '.join(f'{share:.0%}' for share in shares.values())}"
+        for name, shares, _ in rows
+    )
     chart.alt = f"{title}, for {' and '.join(jobs)}: {'; '.join(lines)}."
     return chart

@@ -94,14 +94,18 @@ def doctor(environment: Mapping[str, str] | None = None) -> Diagnosis:
     try:
         cap_bytes, cap = gpu_cap_bytes(environment), None
     except ValueError as error:
-        cap_bytes, cap = None, Finding(name="cap", found="unreadable", verdict="!", advice=f"{error}.")
+        cap_bytes = None
+        cap = Finding(name="cap", found="unreadable", verdict="!", advice=f"{error}.")
     if cap_bytes is not None:
         cap = Finding(name="cap", found=format_bytes(cap_bytes), verdict=CAP_VARIABLE)
     torch, runs_cuda = _torch_finding(gpu)
     findings = [
-        _python_finding(), torch,
+        _python_finding(),
+        torch,
         *(_package_finding(name, without) for name, without in OTHER_PACKAGES.items()),
-        *_gpu_findings(gpu, answer.problem, cap_bytes), *([cap] if cap else []), _ram_finding(),
+        *_gpu_findings(gpu, answer.problem, cap_bytes),
+        *([cap] if cap else []),
+        _ram_finding(),
     ]
     mode = "GPU" if gpu is not None and runs_cuda else "CPU"
     return Diagnosis(mode=mode, gpu=gpu, cap_bytes=cap_bytes, findings=tuple(findings))
@@ -150,23 +154,30 @@ def version_numbers(version: str) -> tuple[int, int]:
 def _python_finding() -> Finding:
     version = platform.python_version()
     if sys.version_info[:2] < OLDEST_PYTHON:
-        return Finding(name="Python", found=version, verdict="old", advice="Use Python 3.11 or later.")
+        return Finding(
+            name="Python", found=version, verdict="old", advice="Use Python 3.11 or later."
+        )
     return Finding(name="Python", found=version)
 
 
 def _torch_finding(gpu: Gpu | None) -> tuple[Finding, bool]:
     version, backend = installed_version("torch"), torch_backend()
     if version is None:
-        advice = "Install torch 2.13 (`make lab` does); without it only formulas and explorers work."
+        advice = (
+            "Install torch 2.13 (`make lab` does); without it only formulas and explorers work."
+        )
         return Finding(name="torch", found="not installed", verdict="missing", advice=advice), False
     found = f"{version.split('+')[0]}, {backend or 'CPU build'}"
     span = f"{OLDEST_TORCH[0]}.{OLDEST_TORCH[1]} to {NEWEST_TORCH[0]}.{NEWEST_TORCH[1]}"
     if not OLDEST_TORCH <= version_numbers(version) <= NEWEST_TORCH:
-        verdict, advice = "untested", f"This book's byte counts hold for torch {span}; install one of them."
+        verdict = "untested"
+        advice = f"This book's byte counts hold for torch {span}; install one of them."
     elif gpu is not None and backend is None:
-        verdict, advice = "CPU only", "The card lies idle: this torch was built without CUDA; reinstall it."
+        verdict = "CPU only"
+        advice = "The card lies idle: this torch was built without CUDA; reinstall it."
     elif backend and backend.startswith("rocm"):
-        verdict, advice = "untested", "torch for ROCm calls an AMD card cuda; this book is not tested there."
+        verdict = "untested"
+        advice = "torch for ROCm calls an AMD card cuda; this book is not tested there."
     else:
         verdict, advice = "ok", ""
     return Finding(name="torch", found=found, verdict=verdict, advice=advice), backend is not None
@@ -186,13 +197,18 @@ def _package_finding(name: str, without: str) -> Finding:
 def _gpu_findings(gpu: Gpu | None, problem: str, cap_bytes: int | None) -> list[Finding]:
     if gpu is None:
         return [_no_gpu_finding(problem)]
-    findings = [Finding(name="card", found=gpu.name), Finding(name="driver", found=gpu.driver_version)]
+    findings = [
+        Finding(name="card", found=gpu.name),
+        Finding(name="driver", found=gpu.driver_version),
+    ]
     free, verdict, advice = gpu.free_bytes, "ok", ""
     limits = (free, cap_bytes, gpu.total_bytes, WANTED_GPU_BYTES)
     usable = min(size for size in limits if size is not None)
     if usable < WANTED_GPU_BYTES:
         verdict = "little"
-        advice = f"{format_bytes(usable)} of the card are usable; chapters make themselves that small."
+        advice = (
+            f"{format_bytes(usable)} of the card are usable; chapters make themselves that small."
+        )
     found = f"{format_bytes(free)} of {format_bytes(gpu.total_bytes)}"
     findings.append(Finding(name="free on the card", found=found, verdict=verdict, advice=advice))
     if gpu.compute_capability:
@@ -208,7 +224,9 @@ def _no_gpu_finding(problem: str) -> Finding:
     if problem:
         return Finding(name="card", found="none usable", verdict="!", advice=f"{problem}.")
     if sys.platform == "darwin" and platform.machine() == "arm64":
-        return Finding(name="card", found="Apple GPU, which has no CUDA allocator", verdict="not used")
+        return Finding(
+            name="card", found="Apple GPU, which has no CUDA allocator", verdict="not used"
+        )
     return Finding(name="card", found="none", verdict="not needed")
 
 
@@ -216,7 +234,9 @@ def _ram_finding() -> Finding:
     available = available_ram_bytes()
     if available is not None and available < WANTED_RAM_BYTES:
         advice = f"{format_bytes(available)} of RAM are free; close other kernels, some cells want 2 GiB."
-        return Finding(name="free RAM", found=format_bytes(available), verdict="little", advice=advice)
+        return Finding(
+            name="free RAM", found=format_bytes(available), verdict="little", advice=advice
+        )
     return Finding(name="free RAM", found=format_bytes(available))
 
 

@@ -86,7 +86,9 @@ class Figures(dict):
         in every case: outdated. Raises: AssertionError: the ledger has another verdict.
         """
         found = verdict_of(cases.values(), once)
-        shown = ", ".join(f"{name} {'holds' if is_so else 'fails'}" for name, is_so in cases.items())
+        shown = ", ".join(
+            f"{name} {'holds' if is_so else 'fails'}" for name, is_so in cases.items()
+        )
         assert found == self.verdict, f"the ledger says {self.verdict}; found {found}: {shown}"
 
 
@@ -100,7 +102,9 @@ def verdict_of(cases: Iterable[bool], once: bool | None = None) -> str:
     """
     cases = list(map(bool, cases))
     if not cases:
-        raise ValueError("cases=[] settle nothing: name at least one in which the sentence holds or fails")
+        raise ValueError(
+            "cases=[] settle nothing: name at least one in which the sentence holds or fails"
+        )
     if all(cases):
         return "true"
     if once:
@@ -140,10 +144,17 @@ class Claim:
 
     def __post_init__(self):
         if self.verdict not in VERDICTS:
-            raise ValueError(f"{self.id}: verdict={self.verdict!r} is not one of {', '.join(VERDICTS)}")
+            raise ValueError(
+                f"{self.id}: verdict={self.verdict!r} is not one of {', '.join(VERDICTS)}"
+            )
         if (self.proof is None) == (self.reason is None):
-            raise ValueError(f"{self.id} needs either a proof or a reason why there is none, not both")
-        if len(places := [name for name in ("cell", "about", "no_cell") if getattr(self, name)]) > 1:
+            raise ValueError(
+                f"{self.id} needs either a proof or a reason why there is none, not both"
+            )
+        if (
+            len(places := [name for name in ("cell", "about", "no_cell") if getattr(self, name)])
+            > 1
+        ):
             raise ValueError(f"{self.id} has {' and '.join(places)}: give one of them")
         if self.verdict == "opinion" and self.reason is None:
             raise ValueError(f"{self.id} is an opinion: give the reason, it cannot have a proof")
@@ -165,7 +176,9 @@ def group_of(claim_id: str) -> str:
     for letter, (_, first, last) in GROUPS.items():
         if claim_id in _ids(first, last):
             return letter
-    raise ValueError(f"claim {claim_id!r} is outside C001 to C{max(last for *_, last in GROUPS.values()):03d}")
+    raise ValueError(
+        f"claim {claim_id!r} is outside C001 to C{max(last for *_, last in GROUPS.values()):03d}"
+    )
 
 
 def ids_of(chapter: str) -> tuple[str, ...]:
@@ -175,7 +188,9 @@ def ids_of(chapter: str) -> tuple[str, ...]:
     88
     """
     if str(chapter) not in CHAPTERS:
-        raise ValueError(f"chapter={chapter!r} settles no claims; chapters that do: {', '.join(CHAPTERS)}")
+        raise ValueError(
+            f"chapter={chapter!r} settles no claims; chapters that do: {', '.join(CHAPTERS)}"
+        )
     ids = []
     for part in CHAPTERS[chapter]:
         if part in GROUPS:
@@ -195,7 +210,9 @@ def load_claims(path: str | Path = LEDGER) -> dict[str, Claim]:
     """
     path = Path(path)
     if not path.is_file():
-        raise ValueError(f"no ledger of claims at {path}; it is the book's chapters/claims.toml, not the package's")
+        raise ValueError(
+            f"no ledger of claims at {path}; it is the book's chapters/claims.toml, not the package's"
+        )
     tables = tomllib.loads(path.read_text(encoding="utf-8"))
     return {claim_id: read_claim(claim_id, table) for claim_id, table in tables.items()}
 

@@ -14,7 +14,15 @@ from pathlib import Path
 
 from memkit.units import MIB
 
-_FIELDS = ("name", "uuid", "driver_version", "memory.total", "memory.used", "memory.free", "compute_cap")
+_FIELDS = (
+    "name",
+    "uuid",
+    "driver_version",
+    "memory.total",
+    "memory.used",
+    "memory.free",
+    "compute_cap",
+)
 _SECONDS = 20
 
 
@@ -48,18 +56,29 @@ def ask_driver(environment: Mapping[str, str] | None = None) -> DriverAnswer:
     command = ["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(
-            command, check=False, capture_output=True, text=True, timeout=_SECONDS, env=dict(environment)
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            env=dict(environment),
         )
     except FileNotFoundError:
         return DriverAnswer()
     except (OSError, subprocess.TimeoutExpired) as error:
-        return DriverAnswer(problem=f"nvidia-smi is there but gives no answer ({type(error).__name__})")
+        return DriverAnswer(
+            problem=f"nvidia-smi is there but gives no answer ({type(error).__name__})"
+        )
     if done.returncode:
         first = (done.stdout + done.stderr).strip().splitlines()[:1]
-        return DriverAnswer(problem=f"nvidia-smi fails: {first[0] if first else f'exit {done.returncode}'}")
+        return DriverAnswer(
+            problem=f"nvidia-smi fails: {first[0] if first else f'exit {done.returncode}'}"
+        )
     rows = [row for row in csv.reader(done.stdout.splitlines(), skipinitialspace=True) if row]
     if any(len(row) != len(_FIELDS) for row in rows):
-        return DriverAnswer(problem=f"nvidia-smi answers in an unknown form: {done.stdout.splitlines()[0]!r}")
+        return DriverAnswer(
+            problem=f"nvidia-smi answers in an unknown form: {done.stdout.splitlines()[0]!r}"
+        )
     gpus = tuple(_gpu(dict(zip(_FIELDS, row, strict=True))) for row in rows)
     visible = visible_gpus(gpus, environment.get("CUDA_VISIBLE_DEVICES"))
     hidden = "CUDA_VISIBLE_DEVICES hides every card" if gpus and not visible else ""
@@ -92,7 +111,9 @@ def available_ram_bytes(system: Path = Path("/")) -> int | None:
     sizes = []
     try:
         text = (system / "proc/meminfo").read_text()
-        sizes += [int(kib) * 1024 for kib in re.findall(r"^MemAvailable: *(\d+) kB", text, re.MULTILINE)]
+        sizes += [
+            int(kib) * 1024 for kib in re.findall(r"^MemAvailable: *(\d+) kB", text, re.MULTILINE)
+        ]
         limit = int((system / "sys/fs/cgroup/memory.max").read_text())
         sizes.append(limit - int((system / "sys/fs/cgroup/memory.current").read_text()))
     except (OSError, ValueError):
@@ -106,6 +127,11 @@ def _gpu(fields: Mapping[str, str]) -> Gpu:
     major, _, minor = fields["compute_cap"].partition(".")
     capability = (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
     return Gpu(
-        name=fields["name"], uuid=fields["uuid"], driver_version=fields["driver_version"], total_bytes=total,
-        used_bytes=used, free_bytes=free, compute_capability=capability,
+        name=fields["name"],
+        uuid=fields["uuid"],
+        driver_version=fields["driver_version"],
+        total_bytes=total,
+        used_bytes=used,
+        free_bytes=free,
+        compute_capability=capability,
     )

@@ -45,7 +45,10 @@ def record(device: str, folder: Path, names: tuple[str, ...] = ()) -> list[str]:
         try:
             found = measure(device)
             recording = Recording(
-                chapter=chapter, name=name, provenance=provenance(device), numbers=found.numbers,
+                chapter=chapter,
+                name=name,
+                provenance=provenance(device),
+                numbers=found.numbers,
                 timelines=found.timelines,
             )
             path = save_recording(recording, folder)
@@ -58,8 +61,12 @@ def record(device: str, folder: Path, names: tuple[str, ...] = ()) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns 0, 1 if a measurement failed, 2 if this machine cannot measure."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description="Record the chapters' GPU measurements.")
-    parser.add_argument("--dry-run", action="store_true", help="tiny sizes on the CPU, nothing is kept")
+    parser = argparse.ArgumentParser(
+        prog=COMMAND, description="Record the chapters' GPU measurements."
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="tiny sizes on the CPU, nothing is kept"
+    )
     parser.add_argument("--folder", type=Path, help="where to write (chapters/recordings)")
     parser.add_argument(
         "--only", nargs="+", default=(), choices=[name for _, name in MEASUREMENTS], metavar="NAME"
@@ -89,7 +96,9 @@ def main(arguments: list[str] | None = None) -> int:
 def _commit() -> str:
     command = ["git", "describe", "--always", "--dirty"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent
+        )
     except OSError:
         return "unknown"
     return done.stdout.strip() or "unknown"

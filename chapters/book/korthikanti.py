@@ -47,11 +47,17 @@ class PaperModel:
 
 PAPER_MODELS = tuple(
     PaperModel(
-        name=name, num_heads=heads, hidden_size=hidden, num_layers=layers, global_batch_size=batch,
+        name=name,
+        num_heads=heads,
+        hidden_size=hidden,
+        num_layers=layers,
+        global_batch_size=batch,
         micro_batch_size=micro_batch,
     )
     for name, heads, hidden, layers, batch, micro_batch in (
-        ("22B", 64, 6144, 48, 4, 4), ("175B (GPT-3)", 96, 12288, 96, 64, 1), ("530B (MT-NLG)", 128, 20480, 105, 280, 1),
+        ("22B", 64, 6144, 48, 4, 4),
+        ("175B (GPT-3)", 96, 12288, 96, 64, 1),
+        ("530B (MT-NLG)", 128, 20480, 105, 280, 1),
     )
 )
 MODEL_22B, MODEL_175B, MODEL_530B = PAPER_MODELS
@@ -123,7 +129,9 @@ def layer_bytes(model: PaperModel, parallelism: str = "none", recomputation: str
     for addend in ADDENDS:
         if recomputation == "selective" and addend.is_square:
             continue
-        is_split = parallelism == "tensor and sequence" or (parallelism == "tensor" and addend.is_split)
+        is_split = parallelism == "tensor and sequence" or (
+            parallelism == "tensor" and addend.is_split
+        )
         total += addend.num_bytes(model) // (model.tp_size if is_split else 1)
     return total
 
@@ -135,7 +143,13 @@ def model_flops(model: PaperModel) -> int:
     16Bsh² for the MLP; 2Bshv for the logits. The backward costs twice the forward.
     """
     b, s, h = model.global_batch_size, model.seq_len, model.hidden_size
-    layer = 6 * b * s * h**2 + 2 * b * s**2 * h + 2 * b * s**2 * h + 2 * b * s * h**2 + 16 * b * s * h**2
+    layer = (
+        6 * b * s * h**2
+        + 2 * b * s**2 * h
+        + 2 * b * s**2 * h
+        + 2 * b * s * h**2
+        + 16 * b * s * h**2
+    )
     return 3 * (model.num_layers * layer + 2 * b * s * h * model.vocab_size)
 
 
@@ -156,11 +170,26 @@ def paper_setup(model: PaperModel, recomputation: str = "none") -> TrainingSetup
     more, see ``memkit.formula.activations``.
     """
     config = ModelConfig(
-        name=model.name, num_layers=model.num_layers, hidden_size=model.hidden_size, num_heads=model.num_heads,
-        vocab_size=model.vocab_size, max_seq_len=model.seq_len, norm="layernorm", mlp="gelu", position="learned",
-        ties_embeddings=True, has_qkv_bias=True, has_output_bias=True, has_mlp_bias=True,
+        name=model.name,
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        num_heads=model.num_heads,
+        vocab_size=model.vocab_size,
+        max_seq_len=model.seq_len,
+        norm="layernorm",
+        mlp="gelu",
+        position="learned",
+        ties_embeddings=True,
+        has_qkv_bias=True,
+        has_output_bias=True,
+        has_mlp_bias=True,
     )
     return TrainingSetup(
-        model=config, precision=PURE_BF16, micro_batch_size=model.micro_batch_size, seq_len=model.seq_len,
-        attention="stored", dropout=0.1, recomputation=recomputation,
+        model=config,
+        precision=PURE_BF16,
+        micro_batch_size=model.micro_batch_size,
+        seq_len=model.seq_len,
+        attention="stored",
+        dropout=0.1,
+        recomputation=recomputation,
     )

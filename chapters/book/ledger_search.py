@@ -27,7 +27,9 @@ class LedgerSearch(widgets.VBox):
         self.subject = box_of(Choice("Subject", subjects, ALL))
         self.verdict = box_of(Choice("Verdict", verdicts, ALL))
         self.status, self.found = widgets.HTML(), widgets.HTML()
-        super().__init__([self.words, self.subject, self.verdict, self.status, self.found, *key_helpers()])
+        super().__init__(
+            [self.words, self.subject, self.verdict, self.status, self.found, *key_helpers()]
+        )
         self.add_class("memkit-panel")
         for control in (self.words, self.subject, self.verdict):
             control.observe(self._show, "value")
@@ -50,7 +52,9 @@ class LedgerSearch(widgets.VBox):
         words = f"{len(found)} of {len(self.claims)} claims, {wrong} of them wrong."
         self.status.value = f'<div role="status" aria-live="polite">{words}</div>'
         entries = "".join(map(entry_of, found)) or "<p>Try fewer words, or other ones.</p>"
-        self.found.value = f'<div style="max-height:420px;overflow-y:auto" tabindex="0">{entries}</div>'
+        self.found.value = (
+            f'<div style="max-height:420px;overflow-y:auto" tabindex="0">{entries}</div>'
+        )
 
     def _repr_mimebundle_(self, **kwargs) -> dict:
         """The live search, and for a page without a kernel the whole ledger, folded by subject."""
@@ -59,7 +63,9 @@ class LedgerSearch(widgets.VBox):
         folds = []
         for letter, subject in self.subjects.items():
             entries = "".join(entry_of(claim) for claim in self.claims if claim.group == letter)
-            folds.append(f"<details><summary>{letter} · {escape(subject)}</summary>{entries}</details>")
+            folds.append(
+                f"<details><summary>{letter} · {escape(subject)}</summary>{entries}</details>"
+            )
         bundle["text/html"] = "\n".join(folds)
         return bundle
 

@@ -45,13 +45,28 @@ LINEAR_KEEPS = {
     for keeps in (
         LinearKeeps(name="bf16"),
         LinearKeeps(name="torchao float8"),
-        LinearKeeps(name="TE per tensor, Hopper", saved=(E4M3, "tensor"), weight_casts=((E4M3, "tensor"),) * 2),
-        LinearKeeps(name="TE per tensor, Blackwell", saved=(E4M3, "tensor"), weight_casts=((E4M3, "tensor"),)),
-        LinearKeeps(name="TE block, Hopper", saved=(E4M3, "1x128"), weight_casts=((E4M3, "128x128"),) * 2),
-        LinearKeeps(name="TE MXFP8", saved=(E4M3, "mx"), weight_casts=((E4M3, "mx"),) * 2),
-        LinearKeeps(name="TE NVFP4", saved=(E2M1, "nvfp4"), weight_casts=((E2M1, "nvfp4_16x16"),) * 2),
         LinearKeeps(
-            name="TE MXFP8, only cast weights", saved=(E4M3, "mx"), weight_casts=((E4M3, "mx"),) * 2, keeps_weight=False
+            name="TE per tensor, Hopper",
+            saved=(E4M3, "tensor"),
+            weight_casts=((E4M3, "tensor"),) * 2,
+        ),
+        LinearKeeps(
+            name="TE per tensor, Blackwell",
+            saved=(E4M3, "tensor"),
+            weight_casts=((E4M3, "tensor"),),
+        ),
+        LinearKeeps(
+            name="TE block, Hopper", saved=(E4M3, "1x128"), weight_casts=((E4M3, "128x128"),) * 2
+        ),
+        LinearKeeps(name="TE MXFP8", saved=(E4M3, "mx"), weight_casts=((E4M3, "mx"),) * 2),
+        LinearKeeps(
+            name="TE NVFP4", saved=(E2M1, "nvfp4"), weight_casts=((E2M1, "nvfp4_16x16"),) * 2
+        ),
+        LinearKeeps(
+            name="TE MXFP8, only cast weights",
+            saved=(E4M3, "mx"),
+            weight_casts=((E4M3, "mx"),) * 2,
+            keeps_weight=False,
         ),
     )
 }
@@ -75,7 +90,9 @@ def linear_keeps(recipe: str, tokens: int, inputs: int, outputs: int) -> dict[st
     """
     keeps = LINEAR_KEEPS[as_one_of("recipe", recipe, LINEAR_KEEPS)]
     shapes = (outputs, inputs), (inputs, outputs)
-    casts = [cast_bytes(shape, *cast) for shape, cast in zip(shapes, keeps.weight_casts, strict=False)]
+    casts = [
+        cast_bytes(shape, *cast) for shape, cast in zip(shapes, keeps.weight_casts, strict=False)
+    ]
     return {
         "weight": tensor_bytes(inputs * outputs, PLAIN) * keeps.keeps_weight,
         "weight, cast": sum(casts[:1]),

@@ -136,9 +136,13 @@ def training_setups(device: str) -> dict[str, TrainingSetup]:
             "tiny GPT-2, fp32": tiny,
             "tiny Llama, autocast": replace(tiny, model=TINY_LLAMA, precision=AUTOCAST_BF16),
         }
-    gpt2 = TrainingSetup(model=GPT2_SMALL, micro_batch_size=4, attention="efficient", precision=FP32)
+    gpt2 = TrainingSetup(
+        model=GPT2_SMALL, micro_batch_size=4, attention="efficient", precision=FP32
+    )
     autocast = replace(gpt2, attention="flash", precision=AUTOCAST_BF16)
-    llama = replace(autocast, model=LLAMA_32_1B, micro_batch_size=1, seq_len=2048, precision=PURE_BF16)
+    llama = replace(
+        autocast, model=LLAMA_32_1B, micro_batch_size=1, seq_len=2048, precision=PURE_BF16
+    )
     return {
         "tiny Llama, fp32": replace(gpt2, model=TINY_LLAMA),
         "GPT-2 small, fp32": gpt2,
@@ -154,7 +158,8 @@ def training_setups(device: str) -> dict[str, TrainingSetup]:
 def record_training_steps(device: str) -> Measured:
     """Formula, trace and measurement of two steps of each training setup that fits."""
     numbers, timelines = {}, {}
-    if torch.cuda.is_available():  # cuBLAS takes its workspaces before the first setup, so that none of them holds them
+    # cuBLAS takes its workspaces before the first setup, so that none of them holds them
+    if torch.cuda.is_available():
         x = torch.ones(16, 16, device=device, requires_grad=True)
         (x @ x).sum().backward()
         del x
@@ -163,7 +168,8 @@ def record_training_steps(device: str) -> Measured:
         if device == "cuda" and traced.peak_bytes > 0.9 * usable_bytes():
             numbers[name] = "not measured: larger than what is free on this card"
             continue
-        formula, measured = estimate_memory(setup), measure_memory(training_build(setup), device=device)
+        formula = estimate_memory(setup)
+        measured = measure_memory(training_build(setup), device=device)
         for timeline in (formula, traced, measured):
             numbers[f"{name}, {timeline.source}_peak_bytes"] = timeline.peak_bytes
             timelines[f"{name}, {timeline.source}"] = timeline
@@ -227,7 +233,9 @@ def record_card_formats(device: str) -> Measured:
     """Relative error of a product by the format of its inputs, and what casts do beyond a format's range."""
     errors = product_errors(device, **({"size": 32} if device == "cpu" else {}))
     numbers = {f"relative error of a product, {name}": error for name, error in errors.items()}
-    numbers |= {f"a cast beyond the range of {name}": rule for name, rule in cast_overflows(device).items()}
+    numbers |= {
+        f"a cast beyond the range of {name}": rule for name, rule in cast_overflows(device).items()
+    }
     return Measured(numbers=numbers)
 
 
@@ -239,7 +247,9 @@ def autocast_build(device: str, hidden_size: int, trains: bool, caches_casts: bo
     """
 
     def build():
-        layers = nn.Sequential(*(nn.Linear(hidden_size, hidden_size, bias=False, device=device) for _ in range(4)))
+        layers = nn.Sequential(
+            *(nn.Linear(hidden_size, hidden_size, bias=False, device=device) for _ in range(4))
+        )
 
         def step():
             x_BD = torch.ones(1, hidden_size, device=device)
@@ -258,7 +268,11 @@ def autocast_build(device: str, hidden_size: int, trains: bool, caches_casts: bo
 def record_autocast(device: str) -> Measured:
     """Peak bytes of four layers under autocast: training, and inference with and without its cache of casts."""
     hidden_size, numbers, timelines = (64 if device == "cpu" else 4096), {}, {}
-    kinds = (("training", True, True), ("inference", False, True), ("inference without cache", False, False))
+    kinds = (
+        ("training", True, True),
+        ("inference", False, True),
+        ("inference without cache", False, False),
+    )
     for words, trains, caches_casts in kinds:
         build = autocast_build(device, hidden_size, trains, caches_casts)
         measured = measure_memory(build, device=device)
@@ -275,8 +289,10 @@ def record_matmul_rates(device: str) -> Measured:
     numbers, before = {"size": size}, torch.get_float32_matmul_precision()
     try:
         for name, dtype, precision in (
-            ("float32", torch.float32, "highest"), ("tf32", torch.float32, "high"),
-            ("bfloat16", torch.bfloat16, "highest"), ("float16", torch.float16, "highest"),
+            ("float32", torch.float32, "highest"),
+            ("tf32", torch.float32, "high"),
+            ("bfloat16", torch.bfloat16, "highest"),
+            ("float16", torch.float16, "highest"),
         ):
             torch.set_float32_matmul_precision(precision)
             x = torch.ones(size, size, device=device, dtype=dtype)
@@ -290,16 +306,22 @@ def record_matmul_rates(device: str) -> Measured:
 def record_fp8_products(device: str) -> Measured:
     """Seconds of square products in bf16, in FP8, and in FP8 with the casts of both operands."""
     if device == "cpu" or torch.cuda.get_device_capability() < (8, 9):
-        return Measured(numbers={"FP8 products": "none: they need a card of compute capability 8.9"})
+        return Measured(
+            numbers={"FP8 products": "none: they need a card of compute capability 8.9"}
+        )
     found = time_products((1024, 2048, 4096, 8192, 16384))
     names, numbers = {"bf16": "bf16", "fp8": "FP8", "cast": "FP8 with casts"}, {}
     for size, row in found.items():
-        numbers |= {f"{size} squared, {names[kind]}_seconds": seconds for kind, seconds in row.items()}
+        numbers |= {
+            f"{size} squared, {names[kind]}_seconds": seconds for kind, seconds in row.items()
+        }
     return Measured(numbers=numbers)
 
 
 FROM_LIBRARIES = tuple(
-    name for name, record in OPTIMIZERS.items() if record.made_by.startswith(("bitsandbytes", "torchao"))
+    name
+    for name, record in OPTIMIZERS.items()
+    if record.made_by.startswith(("bitsandbytes", "torchao"))
 )
 """Optimizers that need a library beside torch."""
 
@@ -313,7 +335,8 @@ def record_optimizer_steps(device: str) -> Measured:
     for name in names:
         step = job_build(replace(job, optimizer=OptimizerConfig(record=OPTIMIZERS[name])))()
         slug = name.lower().replace(" ", "_").replace("-", "_")
-        numbers[f"{slug}_step_seconds"] = min(seconds_of(step, 3, device))  # after one that makes states
+        # these steps come after one that makes states
+        numbers[f"{slug}_step_seconds"] = min(seconds_of(step, 3, device))
         if device == "cuda":
             numbers[f"{slug}_peak_bytes"] = torch.cuda.max_memory_allocated()
         del step
@@ -325,16 +348,24 @@ def record_ranks(device: str) -> Measured:
     """One rank of each way to spread a run over this machine's cards, or two processes: peak, bytes sent, losses."""
     num_cards = torch.cuda.device_count() if device == "cuda" else 0
     if num_cards == 1:
-        return Measured(numbers={"ranks": "none: this machine has one card, and nccl wants one for each rank"})
-    num_ranks, names = (2, ("DDP", "ZeRO-3")) if device == "cpu" else (min(num_cards, MAX_RANKS), ())
+        return Measured(
+            numbers={"ranks": "none: this machine has one card, and nccl wants one for each rank"}
+        )
+    num_ranks, names = (
+        (2, ("DDP", "ZeRO-3")) if device == "cpu" else (min(num_cards, MAX_RANKS), ())
+    )
     told = run_on_ranks(training_ranks.__name__, num_ranks, names)
     numbers = {"ranks": num_ranks, "device": told["device"]}
     for name, way in training_ranks.steps(num_ranks, told["device"]).items():
         if name in told["ways"]:
-            numbers[f"{name}, formula_peak_bytes"] = estimate_sharded(way.setup, way.layout).for_step(2).peak_bytes
+            numbers[f"{name}, formula_peak_bytes"] = (
+                estimate_sharded(way.setup, way.layout).for_step(2).peak_bytes
+            )
             numbers[f"{name}, measured_peak_bytes"] = told["ways"][name]["peak_bytes"]
     for name, row in told["ways"].items():
-        worst = max(abs(loss / alone - 1) for loss, alone in zip(row["losses"], row["oracle"], strict=True))
+        worst = max(
+            abs(loss / alone - 1) for loss, alone in zip(row["losses"], row["oracle"], strict=True)
+        )
         numbers[f"{name}, losses off one process's by"] = worst
         numbers |= {f"{name}, {kind}_bytes": num_bytes for kind, num_bytes in row["sent"].items()}
     return Measured(numbers=numbers)
@@ -359,8 +390,9 @@ MEASUREMENTS: dict[tuple[str, str], Callable[[str], Measured]] = {
 @contextmanager
 def _child():
     """A fresh process that runs statements; the function returns the bytes its allocator then has reserved."""
-    program = "import sys, torch\nfor line in sys.stdin:\n exec(line)\n torch.cuda.synchronize()\n" + (
-        " print(torch.cuda.memory_reserved(), flush=True)\n"
+    program = (
+        "import sys, torch\nfor line in sys.stdin:\n exec(line)\n torch.cuda.synchronize()\n"
+        + (" print(torch.cuda.memory_reserved(), flush=True)\n")
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

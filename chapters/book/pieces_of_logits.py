@@ -48,4 +48,7 @@ class PiecesOfLogits(Transformer):
         pieces = [self.head(piece) for piece in self.norm(x_BSD).chunk(NUM_PIECES, dim=1)]
         targets = targets_BS.chunk(NUM_PIECES, dim=1)
         both = zip(pieces, targets, strict=True)
-        return sum(CompiledLoss.apply(p.flatten(0, 1), t.flatten()) for p, t in both) / targets_BS.numel()
+        return (
+            sum(CompiledLoss.apply(p.flatten(0, 1), t.flatten()) for p, t in both)
+            / targets_BS.numel()
+        )

@@ -28,7 +28,18 @@ from pathlib import Path
 from memkit.units import MIB, Text, aligned_table, on_page
 
 FILE = Path(__file__).resolve().parents[1] / "recordings" / "public_runs.csv"
-FACTS = ("set", "half", "run", "card", "model", "optimizer", "batch", "config", "outcome", "measured_bytes")
+FACTS = (
+    "set",
+    "half",
+    "run",
+    "card",
+    "model",
+    "optimizer",
+    "batch",
+    "config",
+    "outcome",
+    "measured_bytes",
+)
 PREDICTED = ("expected_bytes", "low_bytes", "high_bytes", "allocated_bytes", "is_failure")
 ESTIMATORS = ("xmem", "dnnmem", "schedtune", "llmem", "accelerate")
 """Published estimators: xMem, DNNMem, SchedTune and LLMem with the figures that xMem's files give for the same runs;
@@ -42,7 +53,9 @@ NOT_MODELLED = {
 }
 """Sets of runs with something that no prediction knows; their range is taken from their given half."""
 CONSTANT_OF = {
-    "xMem CNNs": "xMem transformers", "GPUMemNet CNNs": "GPUMemNet MLPs", "GPUMemNet transformers": "GPUMemNet MLPs",
+    "xMem CNNs": "xMem transformers",
+    "GPUMemNet CNNs": "GPUMemNet MLPs",
+    "GPUMemNet transformers": "GPUMemNet MLPs",
 }
 """Sets that take the constant of their card from other runs on the same machine."""
 
@@ -131,7 +144,9 @@ def store_public_runs(runs: list[PublicRun], note: str) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow((*FACTS, *ESTIMATORS, *PREDICTED))
         for run in runs:
-            predicted = [getattr(run.prediction, name) if run.prediction else "" for name in PREDICTED]
+            predicted = [
+                getattr(run.prediction, name) if run.prediction else "" for name in PREDICTED
+            ]
             estimates = [run.estimates.get(name, "") for name in ESTIMATORS]
             writer.writerow((*(getattr(run, name) for name in FACTS), *estimates, *predicted))
 
@@ -143,10 +158,14 @@ def note() -> str:
 
 
 def _run_of(row: dict[str, str]) -> PublicRun:
-    facts = {name: row[name] for name in FACTS} | {name: int(row[name]) for name in ("batch", "measured_bytes")}
+    facts = {name: row[name] for name in FACTS} | {
+        name: int(row[name]) for name in ("batch", "measured_bytes")
+    }
     estimates = {name: int(row[name]) for name in ESTIMATORS if row[name]}
     predicted = {name: int(row[name]) for name in PREDICTED if row[name]}
-    return PublicRun(**facts, estimates=estimates, prediction=Prediction(**predicted) if predicted else None)
+    return PublicRun(
+        **facts, estimates=estimates, prediction=Prediction(**predicted) if predicted else None
+    )
 
 
 def _is_fitted_on(run: PublicRun) -> bool:
@@ -162,7 +181,9 @@ def _context_bytes(runs: list[PublicRun], of_set: str, card: str) -> int:
     """
     of_set = CONSTANT_OF.get(of_set, of_set)
     fitted = [run for run in runs if (run.set, run.card) == (of_set, card) and _is_fitted_on(run)]
-    beyond = [run.measured_bytes - run.prediction.expected_bytes for run in fitted if not run.warning]
+    beyond = [
+        run.measured_bytes - run.prediction.expected_bytes for run in fitted if not run.warning
+    ]
     return round(statistics.median(beyond)) if beyond else 0
 
 
@@ -171,9 +192,15 @@ def error_table(runs: list[PublicRun]) -> list[tuple[str, ...]]:
     table = [("runs", "half", "n", "by", "median", "90 %", "worst", "within 1 %", "too low")]
     for of_set in dict.fromkeys(run.set for run in runs):
         for half in ("given", "held"):
-            some = [run for run in runs if (run.set, run.half, run.outcome) == (of_set, half, "ok") and run.prediction]
+            some = [
+                run
+                for run in runs
+                if (run.set, run.half, run.outcome) == (of_set, half, "ok") and run.prediction
+            ]
             if some:
-                table.append((of_set, half, str(len(some)), "memkit", *_summary([run.error for run in some])))
+                table.append(
+                    (of_set, half, str(len(some)), "memkit", *_summary([run.error for run in some]))
+                )
             for name in ESTIMATORS:
                 told = [run for run in some if run.estimates.get(name, 0) > 0]
                 errors = [run.estimates[name] / run.measured_bytes - 1 for run in told]
@@ -189,12 +216,23 @@ def _summary(errors: list[float]) -> tuple[str, ...]:
     within = sum(size <= 0.01 for size in sizes) / len(errors)
     too_low = sum(error < -0.01 for error in errors) / len(errors)
     worst = max(errors, key=abs)
-    return f"{statistics.median(sizes):.2%}", f"{at_90:.2%}", f"{worst:+.2%}", f"{within:.0%}", f"{too_low:.0%}"
+    return (
+        f"{statistics.median(sizes):.2%}",
+        f"{at_90:.2%}",
+        f"{worst:+.2%}",
+        f"{within:.0%}",
+        f"{too_low:.0%}",
+    )
 
 
 def words(runs: list[PublicRun] | None = None) -> Text:
     """The table of errors as text, and the constants that were taken from the given half."""
     runs = runs or load_public_runs()
     contexts = {(run.set, run.card): run.context_bytes for run in runs}
-    lines = [f"{of_set}, {card}: {size / MIB:,.0f} MiB" for (of_set, card), size in contexts.items()]
-    return on_page(aligned_table(error_table(runs)), "\n".join(["beyond reserved bytes, from the given half:", *lines]))
+    lines = [
+        f"{of_set}, {card}: {size / MIB:,.0f} MiB" for (of_set, card), size in contexts.items()
+    ]
+    return on_page(
+        aligned_table(error_table(runs)),
+        "\n".join(["beyond reserved bytes, from the given half:", *lines]),
+    )

@@ -23,7 +23,9 @@ class QuestionCards(widgets.VBox):
         self.text, self.reply = widgets.HTML(), widgets.HTML()
         self.picked = widgets.RadioButtons(options=[""], layout=FULL)
         self.picked.add_class("memkit-choices")
-        super().__init__([self.which, self.text, self.picked, self.reply, self.onward, *key_helpers()])
+        super().__init__(
+            [self.which, self.text, self.picked, self.reply, self.onward, *key_helpers()]
+        )
         self.add_class("memkit-panel")
         self.which.observe(self._ask, "value")
         self.picked.observe(self._answer, "value")
@@ -57,8 +59,12 @@ class QuestionCards(widgets.VBox):
     def _repr_mimebundle_(self, **kwargs) -> dict:
         """The live cards, and for a page without a kernel every question with its answers folded."""
         bundle = super()._repr_mimebundle_(**kwargs)
-        bundle["text/plain"] = f"{len(self.questions)} questions, {len(self.right)} of them answered"
-        bundle["text/html"] = "\n".join(page_of(key, shown) for key, shown in self.questions.items())
+        bundle["text/plain"] = (
+            f"{len(self.questions)} questions, {len(self.right)} of them answered"
+        )
+        bundle["text/html"] = "\n".join(
+            page_of(key, shown) for key, shown in self.questions.items()
+        )
         return bundle
 
 

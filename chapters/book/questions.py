@@ -59,7 +59,9 @@ def load_questions(path: str | Path = QUESTIONS) -> dict[str, Question]:
     """
     path = Path(path)
     if not path.is_file():
-        raise ValueError(f"no questions at {path}; they are the book's chapters/questions.toml, not the package's")
+        raise ValueError(
+            f"no questions at {path}; they are the book's chapters/questions.toml, not the package's"
+        )
     figures = {
         claim_id: SimpleNamespace(**claim.figures) for claim_id, claim in load_claims().items()
     }
@@ -72,5 +74,9 @@ def load_questions(path: str | Path = QUESTIONS) -> dict[str, Question]:
 def read_question(question_id: str, table: dict, figures: dict[str, SimpleNamespace]) -> Question:
     """The question that one table holds, the figures of ``figures`` put into its sentences."""
     texts = {name: table[name].format(**figures) for name in ("question", "answer", "because")}
-    wrong = {choice.format(**figures): reason.format(**figures) for choice, reason in table["wrong"]}
-    return Question(id=question_id, wrong=wrong, cell=table.get("cell"), about=table.get("about"), **texts)
+    wrong = {
+        choice.format(**figures): reason.format(**figures) for choice, reason in table["wrong"]
+    }
+    return Question(
+        id=question_id, wrong=wrong, cell=table.get("cell"), about=table.get("about"), **texts
+    )

@@ -31,7 +31,9 @@ MARK = "result of rank 0: "
 MAX_RANKS = 8
 
 
-def run_on_ranks(module: str, num_ranks: int = 2, arguments: Sequence[str] = (), say: Callable | None = None) -> dict:
+def run_on_ranks(
+    module: str, num_ranks: int = 2, arguments: Sequence[str] = (), say: Callable | None = None
+) -> dict:
     """What rank 0 of ``module`` tells by ``report``; the module runs as ``__main__`` in ``num_ranks`` processes.
 
     ``say`` is told every second the last line of rank 0, such as its progress bar.
@@ -40,9 +42,12 @@ def run_on_ranks(module: str, num_ranks: int = 2, arguments: Sequence[str] = (),
     are told) or by a signal; or no rank 0 reported.
     """
     if as_whole_number("num_ranks", num_ranks, 1) > MAX_RANKS:
-        raise ValueError(f"num_ranks={num_ranks} is above {MAX_RANKS}: one machine's processes, not a cluster's")
+        raise ValueError(
+            f"num_ranks={num_ranks} is above {MAX_RANKS}: one machine's processes, not a cluster's"
+        )
     with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, OMP_NUM_THREADS="1"):
-        told, printed = (module, tuple(arguments), environments(num_ranks), folder), Path(folder, "0")
+        told = (module, tuple(arguments), environments(num_ranks), folder)
+        printed = Path(folder, "0")
         printed.touch()
         ranks = spawn(run_as_rank, told, nprocs=num_ranks, join=False)
         try:
@@ -52,7 +57,9 @@ def run_on_ranks(module: str, num_ranks: int = 2, arguments: Sequence[str] = (),
                     say("".join(lines[-1:]))
         except (ProcessRaisedException, ProcessExitedException) as error:
             cause = str(error).strip().rpartition("\n")[2]
-            raise RuntimeError(f"{module}: rank {error.error_index} of {num_ranks}: {cause}") from None
+            raise RuntimeError(
+                f"{module}: rank {error.error_index} of {num_ranks}: {cause}"
+            ) from None
         finally:
             for process in ranks.processes:
                 process.kill()
@@ -68,14 +75,20 @@ def environments(num_ranks: int) -> list[dict[str, str]]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     shared = {
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(num_ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(num_ranks),
         "LOCAL_WORLD_SIZE": str(num_ranks),
     }
     return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_ranks)]
 
 
 def run_as_rank(
-    rank: int, module: str, arguments: tuple[str, ...], environments: Sequence[dict[str, str]], folder: str
+    rank: int,
+    module: str,
+    arguments: tuple[str, ...],
+    environments: Sequence[dict[str, str]],
+    folder: str,
 ) -> None:
     """In a process of its own: run the module; what it prints goes to a file."""
     # torch sends a rank SIGINT when its parent is gone; Python's handler would wait for the end of a collective.

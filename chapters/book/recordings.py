@@ -30,7 +30,10 @@ SHOWS = {
     ("01", "bandwidth"): "the speed of copies on the card and over the bus",
     ("02", "card_formats"): "the error of a matrix product by the format of its inputs",
     ("03", "matmul_rates"): "the speed of matrix products by dtype",
-    ("06", "fp8_products"): "the times of matrix products in bf16 and in FP8, with casts and without",
+    (
+        "06",
+        "fp8_products",
+    ): "the times of matrix products in bf16 and in FP8, with casts and without",
     ("07", "context"): "what a process takes on the card beside its tensors",
     ("08", "optimizer_steps"): "peak and time of a step under each optimizer",
 }
@@ -62,7 +65,9 @@ class Recording(Printable):
             value = self.provenance.get(key)
             if not isinstance(value, str) or not value.strip():
                 needed = ", ".join(PROVENANCE)
-                raise ValueError(f"provenance[{key!r}]={value!r} is not a text; needed are {needed}")
+                raise ValueError(
+                    f"provenance[{key!r}]={value!r} is not a text; needed are {needed}"
+                )
         date = self.provenance["date"]
         try:
             datetime.date.fromisoformat(date)
@@ -105,7 +110,9 @@ class Recording(Printable):
 
     def to_json(self) -> str:
         """JSON text that ``from_json`` reads back to an equal recording."""
-        timelines = {name: json.loads(timeline.to_json()) for name, timeline in self.timelines.items()}
+        timelines = {
+            name: json.loads(timeline.to_json()) for name, timeline in self.timelines.items()
+        }
         data = {"chapter": self.chapter, "name": self.name, "provenance": dict(self.provenance)}
         data |= {"numbers": dict(self.numbers), "timelines": timelines}
         return json.dumps(data, indent=1, ensure_ascii=False)
@@ -118,7 +125,9 @@ class Recording(Printable):
         """
         try:
             data = json.loads(text)
-            timelines = {k: MemoryTimeline.from_json(json.dumps(v)) for k, v in data["timelines"].items()}
+            timelines = {
+                k: MemoryTimeline.from_json(json.dumps(v)) for k, v in data["timelines"].items()
+            }
             return cls(**(data | {"timelines": timelines}))
         except (AttributeError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"no recording: {type(error).__name__} {error}") from error
@@ -126,7 +135,9 @@ class Recording(Printable):
 
 def save_recording(recording: Recording, folder: str | Path = FOLDER) -> Path:
     """Write the recording into ``folder``, timelines without their events, and return the file."""
-    timelines = {name: replace(timeline, events=()) for name, timeline in recording.timelines.items()}
+    timelines = {
+        name: replace(timeline, events=()) for name, timeline in recording.timelines.items()
+    }
     Path(folder).mkdir(parents=True, exist_ok=True)
     path = Path(folder) / recording.file_name
     path.write_text(replace(recording, timelines=timelines).to_json() + "\n", encoding="utf-8")
@@ -140,13 +151,17 @@ def load_recordings(chapter: str, folder: str | Path = FOLDER) -> tuple[Recordin
     """
     recordings = []
     if not Path(folder).is_dir():
-        raise ValueError(f"no recordings at {folder}; they are the book's chapters/recordings, not the package's")
+        raise ValueError(
+            f"no recordings at {folder}; they are the book's chapters/recordings, not the package's"
+        )
     for path in sorted(Path(folder).glob(f"{chapter}_*.json")):
         try:
             recordings.append(Recording.from_json(path.read_text(encoding="utf-8")))
         except ValueError as error:
             raise ValueError(f"{path.name} is not a recording: {error}") from error
-    return tuple(sorted(recordings, key=lambda recording: recording.provenance["date"], reverse=True))
+    return tuple(
+        sorted(recordings, key=lambda recording: recording.provenance["date"], reverse=True)
+    )
 
 
 def find_recording(
@@ -159,7 +174,9 @@ def find_recording(
     return None
 
 
-def recorded_or_words(chapter: str, name: str, card: str | None = None, folder: str | Path = FOLDER) -> Text:
+def recorded_or_words(
+    chapter: str, name: str, card: str | None = None, folder: str | Path = FOLDER
+) -> Text:
     """The recording as text. Without one: what would stand here, and the command that measures it.
 
     >>> from book import recorded_or_words
@@ -193,7 +210,9 @@ class CardRun:
     rows: tuple[tuple[str, int, int], ...]
 
     def __str__(self) -> str:
-        measured = f"Measured on a card ({self.card}, torch {self.torch}), {self.date}: {self.source}."
+        measured = (
+            f"Measured on a card ({self.card}, torch {self.torch}), {self.date}: {self.source}."
+        )
         return "\n".join((*wrap(f"{self.program}.", 76), *wrap(measured, 76)))
 
 
@@ -207,11 +226,19 @@ def recorded(chapter: str, name: str) -> CardRun:
     ('not named', (24609349120, 24607903232))
     """
     lines = (FOLDER / "card_runs.csv").read_text(encoding="utf-8").splitlines()
-    found = [row for row in csv.DictReader(lines[1:]) if (row["chapter"], row["name"]) == (chapter, name)]
+    found = [
+        row for row in csv.DictReader(lines[1:]) if (row["chapter"], row["name"]) == (chapter, name)
+    ]
     if not found:
-        raise ValueError(f"chapter={chapter!r}, name={name!r}: card_runs.csv in {FOLDER.name} has no such run")
-    rows = tuple((row["row"], int(row["predicted_bytes"]), int(row["measured_bytes"])) for row in found)
-    about = {key: found[0][key] for key in ("card", "torch", "date", "program", "source", "licence")}
+        raise ValueError(
+            f"chapter={chapter!r}, name={name!r}: card_runs.csv in {FOLDER.name} has no such run"
+        )
+    rows = tuple(
+        (row["row"], int(row["predicted_bytes"]), int(row["measured_bytes"])) for row in found
+    )
+    about = {
+        key: found[0][key] for key in ("card", "torch", "date", "program", "source", "licence")
+    }
     return CardRun(**about, rows=rows)
 
 

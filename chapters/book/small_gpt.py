@@ -28,7 +28,9 @@ from memkit.units import as_one_of
 
 TEXT_FILE = Path(__file__).with_name("paradise_lost.txt")
 SMALL_GPT = replace(
-    gpt2_config("small GPT", num_layers=2, hidden_size=128, num_heads=4), vocab_size=128, max_seq_len=128
+    gpt2_config("small GPT", num_layers=2, hidden_size=128, num_heads=4),
+    vocab_size=128,
+    max_seq_len=128,
 )
 """Every width is a multiple of 16, as FP8 matrix products want it."""
 
@@ -42,7 +44,13 @@ def text_tokens() -> Tensor:
 
 
 def text_batches(
-    num_batches: int, *, batch_size: int = 8, seq_len: int = 64, seed: int = 0, part: str = "train", device: str = "cpu"
+    num_batches: int,
+    *,
+    batch_size: int = 8,
+    seq_len: int = 64,
+    seed: int = 0,
+    part: str = "train",
+    device: str = "cpu",
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """``num_batches`` times (inputs, targets) from random places of the text; the same ``seed``, the same batches.
 
@@ -55,13 +63,16 @@ def text_batches(
     boundary = len(tokens) * 9 // 10
     tokens = tokens[:boundary] if part == "train" else tokens[boundary:]
     chance = torch.Generator().manual_seed(seed)
-    for _ in tqdm(range(num_batches), "batches", leave=False, delay=2):  # a bar where it takes longer than 2 s
+    # a bar where it takes longer than 2 s
+    for _ in tqdm(range(num_batches), "batches", leave=False, delay=2):
         starts = torch.randint(len(tokens) - seq_len, (batch_size, 1), generator=chance)
         windows = tokens[starts + torch.arange(seq_len + 1)].to(device)
         yield windows[:, :-1], windows[:, 1:]
 
 
-def make_small_gpt(seed: int = 0, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Transformer:
+def make_small_gpt(
+    seed: int = 0, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> Transformer:
     """The model with the weights that ``seed`` gives, drawn in float32 and then rounded to ``dtype``."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -98,7 +109,9 @@ def train(
 @torch.no_grad()
 def held_out_loss(model: nn.Module, num_batches: int = 20) -> float:
     """Mean loss in nats per character over batches of the text's last tenth, always the same ones."""
-    batches = text_batches(num_batches, seed=1, part="held out", device=next(model.parameters()).device.type)
+    batches = text_batches(
+        num_batches, seed=1, part="held out", device=next(model.parameters()).device.type
+    )
     return sum(model(inputs, targets).item() for inputs, targets in batches) / num_batches
 
 

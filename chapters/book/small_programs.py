@@ -48,9 +48,14 @@ def ragged_build(setup: TrainingSetup, lengths: Sequence[int]) -> Callable:
 
         def next_batch():
             nonlocal taken
-            shape = (setup.micro_batch_size, lengths[taken // setup.grad_accum_steps % len(lengths)])
+            shape = (
+                setup.micro_batch_size,
+                lengths[taken // setup.grad_accum_steps % len(lengths)],
+            )
             taken += 1
-            return tuple(torch.randint(setup.model.vocab_size, shape, device=setup.device) for _ in range(2))
+            return tuple(
+                torch.randint(setup.model.vocab_size, shape, device=setup.device) for _ in range(2)
+            )
 
         return training_build(setup, next_batch)()
 

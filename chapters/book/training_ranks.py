@@ -48,7 +48,10 @@ def steps(world: int, device: str = "cpu") -> dict[str, Way]:
     }
     if world > 2 and world % 2 == 0:
         layouts["HSDP"] = Layout(stage=3, dp_size=world // 2, num_replicas=2)
-    return {name: Way(setup=replace(SETUP, device=device), layout=layout) for name, layout in layouts.items()}
+    return {
+        name: Way(setup=replace(SETUP, device=device), layout=layout)
+        for name, layout in layouts.items()
+    }
 
 
 def windows(world: int, device: str = "cpu") -> dict[str, Way]:
@@ -57,7 +60,8 @@ def windows(world: int, device: str = "cpu") -> dict[str, Way]:
         f"{name}, sent after {when}": replace(
             way, setup=replace(way.setup, grad_accum_steps=2), syncs_each=when == "each"
         )
-        for name, way in steps(world, device).items() if name in ("DDP", "ZeRO-2", "ZeRO-3", "HSDP")
+        for name, way in steps(world, device).items()
+        if name in ("DDP", "ZeRO-2", "ZeRO-3", "HSDP")
         for when in ("each", "the last")
     }
 
@@ -68,7 +72,9 @@ def row_of(way: Way) -> dict:
     row, collectives = beside_one_process(build_of(way, watched.watch), watched)
     if way.setup.grad_accum_steps > 1:
         return row | {"kept_bytes": watched.kept_bytes}
-    timelines = [measure_memory(build_of(way), device=way.setup.device) for _ in range(MEASUREMENTS)]
+    timelines = [
+        measure_memory(build_of(way), device=way.setup.device) for _ in range(MEASUREMENTS)
+    ]
     return row | {"peak_bytes": min(step_peak(timeline, collectives) for timeline in timelines)}
 
 

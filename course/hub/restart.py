@@ -39,7 +39,9 @@ def end_orphaned_proxy(folder: Path) -> None:
     with suppress(OSError, ValueError):
         pid = int((folder / "proxy.pid").read_text())
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        if b"configurable-http-proxy" not in command or answers(int((folder / "hub_port").read_text())):
+        if b"configurable-http-proxy" not in command or answers(
+            int((folder / "hub_port").read_text())
+        ):
             return
         os.kill(pid, signal.SIGTERM)
         for _ in range(50):

@@ -25,7 +25,16 @@ ROOT = Path(__file__).parents[2]
 
 def plain_environment() -> dict[str, str]:
     """What a student's process is told of the teacher's environment: no tokens, keys or settings."""
-    kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH", "OMP_NUM_THREADS")
+    kept = (
+        "PATH",
+        "HOME",
+        "LANG",
+        "LC_ALL",
+        "TMPDIR",
+        "VIRTUAL_ENV",
+        "PYTHONPATH",
+        "OMP_NUM_THREADS",
+    )
     return {name: os.environ[name] for name in kept if name in os.environ}
 
 
@@ -43,9 +52,19 @@ class Answers:
         self.own_children = children_of(os.getpid())
         paths = [str(Path(__file__).parent), str(ROOT), str(ROOT / "chapters"), str(self.folder)]
         self.process = subprocess.Popen(
-            [sys.executable, "-P", Path(__file__).with_name("child.py"), str(CPU_SECONDS), str(MEMORY_BYTES)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=self.folder,
-            env=plain_environment() | {"MEMKIT_STUDENT": self.student, "PYTHONPATH": os.pathsep.join(paths)},
+            [
+                sys.executable,
+                "-P",
+                Path(__file__).with_name("child.py"),
+                str(CPU_SECONDS),
+                str(MEMORY_BYTES),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=self.folder,
+            env=plain_environment()
+            | {"MEMKIT_STUDENT": self.student, "PYTHONPATH": os.pathsep.join(paths)},
             start_new_session=True,
         )
         self.buffer = b""
@@ -72,7 +91,11 @@ class Answers:
         if "raised" in reply:
             raise ChildProcessError(f"its cell raised {reply['raised']} {reply['words']}".strip())
         value = reply.get("value", ...)
-        return Remote(self, name) if isinstance(value, NotPassed) and value.shown == "a function" else value
+        return (
+            Remote(self, name)
+            if isinstance(value, NotPassed) and value.shown == "a function"
+            else value
+        )
 
     def ask(self, request: dict) -> dict:
         """The reply to one request. Raises: TimeoutError, ChildProcessError: the notebook is stuck or gone."""
@@ -96,7 +119,9 @@ class Answers:
             raise self._end() from None
         deadline = time.monotonic() + seconds
         while b"\n" not in self.buffer:
-            ready, _, _ = select.select([self.process.stdout], [], [], max(0, deadline - time.monotonic()))
+            ready, _, _ = select.select(
+                [self.process.stdout], [], [], max(0, deadline - time.monotonic())
+            )
             if not ready:
                 raise TimeoutError(f"no end within {seconds} seconds")
             more = os.read(self.process.stdout.fileno(), 2**20)
@@ -110,7 +135,9 @@ class Answers:
         """Ends the process, and says why it gives no answers."""
         self.process.kill()  # of no effect on one that has ended
         if self.process.wait() == -signal.SIGXCPU:
-            return TimeoutError(f"after {CPU_SECONDS} seconds of computing the notebook was stopped")
+            return TimeoutError(
+                f"after {CPU_SECONDS} seconds of computing the notebook was stopped"
+            )
         return ChildProcessError("the notebook ended its own process")
 
 
@@ -161,12 +188,20 @@ def is_words(line: ast.stmt) -> bool:
 
 def bound_in(tree: ast.Module) -> set[str]:
     """Names that the cell's own statements bind."""
-    stored = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    stored = {
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
     return stored | {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
 def copy_into(arguments: tuple, changed: list) -> None:
     """What a function did to its tensors in place, done to ours."""
     for mine, theirs in zip(arguments, changed, strict=True):
-        if hasattr(mine, "copy_") and getattr(theirs, "shape", None) == mine.shape and theirs.dtype == mine.dtype:
+        if (
+            hasattr(mine, "copy_")
+            and getattr(theirs, "shape", None) == mine.shape
+            and theirs.dtype == mine.dtype
+        ):
             mine.copy_(theirs)

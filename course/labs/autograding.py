@@ -56,15 +56,24 @@ class RunForStudent(Execute):
 
     def start_new_kernel(self, **options):
         limits = partial(resource.setrlimit, resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
-        student = {"MEMKIT_STUDENT": os.environ["MEMKIT_STUDENT"]} if "MEMKIT_STUDENT" in os.environ else {}
-        return super().start_new_kernel(preexec_fn=limits, env=plain_environment() | student, **options)
+        student = (
+            {"MEMKIT_STUDENT": os.environ["MEMKIT_STUDENT"]}
+            if "MEMKIT_STUDENT" in os.environ
+            else {}
+        )
+        return super().start_new_kernel(
+            preexec_fn=limits, env=plain_environment() | student, **options
+        )
 
     def preprocess(self, nb, resources):
         os.environ["MEMKIT_STUDENT"] = resources["nbgrader"]["student"]
         try:
             return super().preprocess(nb, resources)
         except DeadKernelError:
-            self.log.warning("The kernel of %s died; its cells have no outputs.", resources["nbgrader"]["student"])
+            self.log.warning(
+                "The kernel of %s died; its cells have no outputs.",
+                resources["nbgrader"]["student"],
+            )
             return nb, resources
         finally:
             del os.environ["MEMKIT_STUDENT"]
@@ -91,8 +100,12 @@ class MarkOutside(NbGraderPreprocessor):
             if is_test(cell):
                 mark = marks[grade_id_of(cell).removesuffix("-test")]
                 cell.outputs = [
-                    new_output("stream", name="stdout", text=f"{textwrap.fill(str(mark), COLUMNS)}\n"),
-                    new_output("execute_result", {"text/plain": f"{mark.points:g}"}, execution_count=None),
+                    new_output(
+                        "stream", name="stdout", text=f"{textwrap.fill(str(mark), COLUMNS)}\n"
+                    ),
+                    new_output(
+                        "execute_result", {"text/plain": f"{mark.points:g}"}, execution_count=None
+                    ),
                 ]
                 cell.execution_count = None
         return nb, resources
@@ -119,7 +132,10 @@ def marks_of(lab: Lab, cells: list, folder: Path, student: str) -> dict[str, Mar
         marks = {task.grade_id: mark_of(task, answers, numbers) for task in lab.tasks}
     if isinstance(named, str) and same_name(named) != same_name(student):
         told = f"(The first cell names {named!r}. This was handed in by {student!r}, whose numbers count.)"
-        marks = {name: Mark(points=mark.points, of=mark.of, text=f"{mark.text} {told}") for name, mark in marks.items()}
+        marks = {
+            name: Mark(points=mark.points, of=mark.of, text=f"{mark.text} {told}")
+            for name, mark in marks.items()
+        }
     return marks
 
 

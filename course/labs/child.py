@@ -68,7 +68,8 @@ def serve() -> None:
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
     seconds, memory = map(int, sys.argv[1:])
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))  # first SIGXCPU, by which the end is known
+    # first SIGXCPU, by which the end is known
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     sys.path.remove(os.path.dirname(os.path.abspath(__file__)))
     sys.meta_path.insert(0, Barrier())

@@ -31,7 +31,9 @@ def draw(lab: str, student: str, choices: dict | None = None) -> Numbers:
     """One of the choices for each name. While a lab is graded, the name of who handed it in counts."""
     student = os.environ.get("MEMKIT_STUDENT") or student
     if not isinstance(student, str) or not student.strip():
-        raise ValueError(f"STUDENT is {student!r}; write the name under which you hand in, in quotes.")
+        raise ValueError(
+            f"STUDENT is {student!r}; write the name under which you hand in, in quotes."
+        )
     return Numbers(
         (name, options[_index(f"{TERM}/{lab}/{name}/{same_name(student)}", len(options))])
         for name, options in (CHOICES if choices is None else choices).items()

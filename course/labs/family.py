@@ -42,7 +42,8 @@ def end_family(pid: int, own_before: set[int]) -> None:
         for process in family:  # a process that is born meanwhile is found in the next round
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
-            with suppress(ChildProcessError):  # a child of ours stays a zombie until it is waited for
+            # a child of ours stays a zombie until it is waited for
+            with suppress(ChildProcessError):
                 os.waitpid(process, os.WNOHANG)
 
 

@@ -8,7 +8,8 @@ from memkit.cards import CARDS
 
 CHOICES = {
     "parameters": [
-        number for number in range(1_387_456_384, 6_000_000_000, 7_904_384)
+        number
+        for number in range(1_387_456_384, 6_000_000_000, 7_904_384)
         if needs_three_digits(number) and abs(number - round(number, -9)) > 10**8
     ],
     "head": ["of its own", "tied to the embedding"],
@@ -34,7 +35,9 @@ largest_batch = max(fits)"""
 
 
 def _count(mine):
-    exercise = replace(exercises_of(1)["1.3"], probes=((1536, 24, 50_000, 512, 4000), (640, 7, 1_000, 320, 3000)))
+    exercise = replace(
+        exercises_of(1)["1.3"], probes=((1536, 24, 50_000, 512, 4000), (640, 7, 1_000, 320, 3000))
+    )
     if mine["head"] == "of its own":
         return exercise
     words = "You counted two tables of v times h. Your head is tied to the embedding: there is one."
@@ -43,7 +46,9 @@ def _count(mine):
 
 
 def _block(mine):
-    exercise = replace(exercises_of(1)["1.4"], probes=((3, 640, 1536, 16), (5, 384, 640, 10), (1, 1280, 2048, 32)))
+    exercise = replace(
+        exercises_of(1)["1.4"], probes=((3, 640, 1536, 16), (5, 384, 640, 10), (1, 1280, 2048, 32))
+    )
     if mine["dropout"] == "none":
         return exercise
     words = "You left the dropout out. Each of your two outputs keeps a mask, a byte a value: 2sbh."

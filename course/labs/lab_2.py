@@ -7,8 +7,16 @@ from book.exercises.chapter_02 import bits_to_round, upper_bits
 from course.labs.tasks import Lab, Prose, Task, needs_three_digits
 
 CHOICES = {
-    "code": [f"0 {field:05b} {mantissa:02b}" for field in (*range(9, 14), *range(17, 25)) for mantissa in (1, 2, 3)],
-    "parameters": [n for n in range(1_300_000_000, 13_000_000_000, 17_000_000) if needs_three_digits(n * 4.5 / 8)],
+    "code": [
+        f"0 {field:05b} {mantissa:02b}"
+        for field in (*range(9, 14), *range(17, 25))
+        for mantissa in (1, 2, 3)
+    ],
+    "parameters": [
+        n
+        for n in range(1_300_000_000, 13_000_000_000, 17_000_000)
+        if needs_three_digits(n * 4.5 / 8)
+    ],
     "term": [0.003, 0.007, 0.013, 0.03, 0.05, 0.11, 0.17, 0.23, 2.3, 2.7, 3.3],
     "cut": [11, 12, 13, 14, 15, 17, 18, 19, 20],
 }
@@ -42,7 +50,9 @@ LAB = Lab(
 bias of 15, two mantissa bits?""",
             solution="""sign, field, mantissa = (int(bits, 2) for bits in mine["code"].split())
 value = 2 ** (field - 15) * (1 + mantissa / 4)""",
-            exercise=lambda mine: exercises_of(2)["2.1"].given(code=int(mine["code"].replace(" ", ""), 2)),
+            exercise=lambda mine: exercises_of(2)["2.1"].given(
+                code=int(mine["code"].replace(" ", ""), 2)
+            ),
         ),
         Task(
             exercise_id="2.2",

@@ -21,7 +21,13 @@ def _next_scale(mine):
     probes = tuple(
         (scale, clean, overflowed, many)
         for scale in (2.0**15, 512.0, 2.0**24, 1.0)
-        for clean, many in ((0, interval), (5, interval), (interval - 2, interval), (interval - 1, interval), (0, 1))
+        for clean, many in (
+            (0, interval),
+            (5, interval),
+            (interval - 2, interval),
+            (interval - 1, interval),
+            (0, 1),
+        )
         for overflowed in (False, True)
     )
     return replace(exercises_of(3)["3.7"], probes=probes)
@@ -61,7 +67,9 @@ as soon as the scale is above `mine["limit"]`. How many steps are skipped before
             solution="""scale, num_skipped = 2 ** mine["first"], 0
 while scale > mine["limit"]:
     scale, num_skipped = scale / 2, num_skipped + 1""",
-            exercise=lambda mine: exercises_of(3)["3.2"].given(limit=mine["limit"], first=mine["first"]),
+            exercise=lambda mine: exercises_of(3)["3.2"].given(
+                limit=mine["limit"], first=mine["first"]
+            ),
             worthless=("the growth interval", "the exponent of the first scale"),
         ),
         Task(

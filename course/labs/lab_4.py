@@ -16,7 +16,9 @@ CHOICES = {
 
 def _groups(mine):
     layers = mine["layers"]
-    return replace(exercises_of(4)["4.3"], probes=((layers, 5, 48, 3), (layers, 7, 34, 2), (layers, 1, 20, 4)))
+    return replace(
+        exercises_of(4)["4.3"], probes=((layers, 5, 48, 3), (layers, 7, 34, 2), (layers, 1, 20, 4))
+    )
 
 
 LAB = Lab(
@@ -40,7 +42,9 @@ LAB = Lab(
             question="""`checkpoint_sequential` with `mine["segments"]` segments on `mine["layers"]` layers. How many
 **layers** run a second time?""",
             solution='layers_run_twice = mine["layers"] - mine["layers"] // mine["segments"]',
-            exercise=lambda mine: exercises_of(4)["4.1"].given(L=mine["layers"], S=mine["segments"]),
+            exercise=lambda mine: exercises_of(4)["4.1"].given(
+                L=mine["layers"], S=mine["segments"]
+            ),
         ),
         Task(
             exercise_id="4.2",
@@ -52,7 +56,9 @@ LAB = Lab(
 tokens, each block checkpointed. How many bytes do all its blocks keep? Three per cent either way will do.""",
             solution="""model = getattr(models, mine["model"])
 kept_bytes = model.num_layers * 2 * mine["tokens"] * model.hidden_size""",
-            exercise=lambda mine: exercises_of(4)["4.2"].given(model=getattr(models, mine["model"]), s=mine["tokens"]),
+            exercise=lambda mine: exercises_of(4)["4.2"].given(
+                model=getattr(models, mine["model"]), s=mine["tokens"]
+            ),
         ),
         Task(
             exercise_id="4.3",

@@ -69,7 +69,9 @@ How many accumulation steps?""",
 without accumulation is at the start of the backward. By how many **bytes** does accumulation over `mine["window"]`
 micro-batches raise it? Three digits are enough.""",
             solution='more_bytes = 2 * mine["parameters"]',
-            exercise=lambda mine: exercises_of(5)["5.2"].given(P=mine["parameters"], steps=mine["window"]),
+            exercise=lambda mine: exercises_of(5)["5.2"].given(
+                P=mine["parameters"], steps=mine["window"]
+            ),
             worthless=("It is not free",),
         ),
         Task(
@@ -85,7 +87,8 @@ each micro-batch's mean loss, so that the sum of the gradients is that of all to
             solution="return [count / sum(counts) for count in counts]",
             shown="assert sum(token_weights([1, 3])) == 1 and len(token_weights([1, 3])) == 2, 'two shares of one'",
             exercise=lambda mine: replace(
-                exercises_of(5)["5.3"], probes=(([mine["window"], 31, 5],), ([9, 9, 9, 9],), ([12],))
+                exercises_of(5)["5.3"],
+                probes=(([mine["window"], 31, 5],), ([9, 9, 9, 9],), ([12],)),
             ),
             worthless=("That gives the sum over all tokens",),
         ),
@@ -105,7 +108,8 @@ micro-batch is trained and a short window is a mean as well.""",
 return [1 / N] * full + ([1 / rest] if rest else [])""",
             shown='assert steps_of(6, 3) == [1 / 3, 1 / 3], "two whole windows of three"',
             exercise=lambda mine: replace(
-                exercises_of(5)["5.4"], probes=((11, 3), (12, 3), (2, 5), (mine["window"] + 1, 6), (4, 1))
+                exercises_of(5)["5.4"],
+                probes=((11, 3), (12, 3), (2, 5), (mine["window"] + 1, 6), (4, 1)),
             ),
             worthless=("The rest of the epoch is never stepped",),
         ),

@@ -48,7 +48,9 @@ LAB = Lab(
             question="""A layer reads `mine["tokens"]` tokens of `mine["inputs"]` values. Transformer Engine saves its
 input in MXFP8: 32 E4M3 values share one scale of eight bits. How many bytes?""",
             solution='num_bytes = mine["tokens"] * mine["inputs"] * 33 // 32',
-            exercise=lambda mine: exercises_of(6)["6.2"].given(tokens=mine["tokens"], inputs=mine["inputs"]),
+            exercise=lambda mine: exercises_of(6)["6.2"].given(
+                tokens=mine["tokens"], inputs=mine["inputs"]
+            ),
         ),
         Task(
             exercise_id="6.3",
@@ -64,7 +66,15 @@ input in MXFP8: 32 E4M3 values share one scale of eight bits. How many bytes?"""
             shown='assert factor(448.0) == 1.0, "448 is where the format ends"',
             exercise=lambda mine: replace(
                 exercises_of(6)["6.3"],
-                probes=((mine["amax"],), (3.0,), (3.9,), (7.0,), (600.0,), (2e-5, 57344.0), (1.1, 6.0)),
+                probes=(
+                    (mine["amax"],),
+                    (3.0,),
+                    (3.9,),
+                    (7.0,),
+                    (600.0,),
+                    (2e-5, 57344.0),
+                    (1.1, 6.0),
+                ),
             ),
         ),
         Task(
@@ -102,7 +112,9 @@ assert ones.shape == (2, 3) and bool(((ones - 4).abs() < 0.3).all()), "four time
 Hopper, per tensor, keeps the bf16 weight, two casts of it and the input in eight bits. From how many tokens a
 micro-batch on does it keep less than bf16 does? Give the number at which both are even; scales do not count.""",
             solution='tokens_to_pay = 2 * mine["outputs"]',
-            exercise=lambda mine: exercises_of(6)["6.6"].given(inputs=mine["inputs"], outputs=mine["outputs"]),
+            exercise=lambda mine: exercises_of(6)["6.6"].given(
+                inputs=mine["inputs"], outputs=mine["outputs"]
+            ),
         ),
     ),
     prose=Prose(

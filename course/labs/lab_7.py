@@ -59,7 +59,10 @@ process lie outside PyTorch's allocator?""",
                 probes=(
                     (mine["tokens"], ((64, 256, True), (256, 32, False))),
                     (100, ((3, 5, False), (5, 7, True), (7, 4, True))),
-                    (mine["tokens"], ((mine["hidden"], 11008, False), (11008, mine["hidden"], False))),
+                    (
+                        mine["tokens"],
+                        ((mine["hidden"], 11008, False), (11008, mine["hidden"], False)),
+                    ),
                 ),
             ),
         ),
@@ -73,7 +76,9 @@ process lie outside PyTorch's allocator?""",
 trained by ZeRO-2 on 16 ranks. How many **GB** (10⁹ bytes) does a rank keep at rest?""",
             solution='rest_gb = 2 * mine["billions"] + 14 * mine["billions"] / 16',
             exercise=lambda mine: replace(
-                exercises_of(9)["9.1"].given(P=mine["billions"]), also=(), because="2 B stay whole, 14 B are divided."
+                exercises_of(9)["9.1"].given(P=mine["billions"]),
+                also=(),
+                because="2 B stay whole, 14 B are divided.",
             ),
         ),
         Task(

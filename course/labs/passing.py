@@ -36,7 +36,9 @@ def _packed(value: object, depth: int) -> object:
     if kind in (list, tuple, set) and depth < 8:
         return {kind.__name__: [_packed(item, depth + 1) for item in value]}
     if isinstance(value, dict) and depth < 8:
-        return {"dict": [[_packed(key, 8), _packed(item, depth + 1)] for key, item in value.items()]}
+        return {
+            "dict": [[_packed(key, 8), _packed(item, depth + 1)] for key, item in value.items()]
+        }
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch and isinstance(value, torch.Tensor) and value.device.type == "cpu":
         flat = value.detach().contiguous().reshape(-1)
@@ -45,7 +47,11 @@ def _packed(value: object, depth: int) -> object:
     if numpy and isinstance(value, numpy.generic) and value.dtype.kind in "biuf":
         return _packed(value.item(), depth)
     if numpy and isinstance(value, numpy.ndarray) and value.dtype.kind in "biuf":
-        return {"array": _encoded(value.tobytes()), "dtype": str(value.dtype), "shape": list(value.shape)}
+        return {
+            "array": _encoded(value.tobytes()),
+            "dtype": str(value.dtype),
+            "shape": list(value.shape),
+        }
     return {"function": True} if callable(value) else {"other": repr(value)[:200]}
 
 
@@ -66,7 +72,11 @@ def _unpacked(packed: object) -> object:
     if "array" in packed:
         import numpy
 
-        return numpy.frombuffer(base64.b64decode(packed["array"]), packed["dtype"]).reshape(packed["shape"]).copy()
+        return (
+            numpy.frombuffer(base64.b64decode(packed["array"]), packed["dtype"])
+            .reshape(packed["shape"])
+            .copy()
+        )
     return ... if "open" in packed else NotPassed(packed.get("other", "a function"))
 
 

@@ -9,18 +9,24 @@ from course.labs import NAMES, load_lab
 from course.labs.tasks import Lab, Task
 
 KERNEL = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
-HIDDEN = '''### BEGIN HIDDEN TESTS
+HIDDEN = """### BEGIN HIDDEN TESTS
 raise RuntimeError("Marks are made outside of this kernel: autograde with course/nbgrader_config.py")
-### END HIDDEN TESTS'''
-DRAWN = '''from lab_numbers import draw, in_words
+### END HIDDEN TESTS"""
+DRAWN = """from lab_numbers import draw, in_words
 
 mine = draw({name!r}, STUDENT)
-print(mine, in_words(mine), sep="\\n\\n")'''
+print(mine, in_words(mine), sep="\\n\\n")"""
 
 
 def cell_settings(grade_id: str, **settings: object) -> dict:
     """nbgrader's metadata, schema 3."""
-    whole = {"schema_version": 3, "grade_id": grade_id, "grade": False, "solution": False, "locked": False}
+    whole = {
+        "schema_version": 3,
+        "grade_id": grade_id,
+        "grade": False,
+        "solution": False,
+        "locked": False,
+    }
     return {"nbgrader": whole | {"task": False} | settings}
 
 
@@ -47,7 +53,9 @@ def notebook_of(lab: Lab):
     for number, task in enumerate(lab.tasks, 1):
         cells += task_cells(number, task)
     cells += prose_cells(lab)
-    return new_notebook(cells=cells, metadata={"kernelspec": KERNEL, "language_info": {"name": "python"}})
+    return new_notebook(
+        cells=cells, metadata={"kernelspec": KERNEL, "language_info": {"name": "python"}}
+    )
 
 
 def opening_cells(lab: Lab) -> list:
@@ -73,7 +81,9 @@ def opening_cells(lab: Lab) -> list:
         new_markdown_cell(title, id="title", metadata=cell_settings("title", locked=True)),
         new_markdown_cell(asks, id="who", metadata=cell_settings("who", locked=True)),
         new_code_cell(named, id="student"),
-        new_code_cell(f"{lab.imports}\n{drawn}", id="numbers", metadata=cell_settings("numbers", locked=True)),
+        new_code_cell(
+            f"{lab.imports}\n{drawn}", id="numbers", metadata=cell_settings("numbers", locked=True)
+        ),
     ]
 
 
@@ -82,16 +92,21 @@ def task_cells(number: int, task: Task) -> list:
     question = f"## Task {number}: {task.title} ({task.points} points, {task.minutes} minutes)\n\n{task.question}"
     indent = "    " if task.opening.startswith("def ") else ""
     solution = "\n".join(
-        f"{indent}{line}".rstrip() for line in ("### BEGIN SOLUTION", *task.solution.split("\n"), "### END SOLUTION")
+        f"{indent}{line}".rstrip()
+        for line in ("### BEGIN SOLUTION", *task.solution.split("\n"), "### END SOLUTION")
     )
     test = cell_settings(f"{task.grade_id}-test", grade=True, locked=True, points=task.points)
     test["tags"] = ["raises-exception"]  # "Run All" goes on to the tasks that are solved
     return [
         new_markdown_cell(
-            question, id=f"{task.grade_id}-question", metadata=cell_settings(f"{task.grade_id}-question", locked=True)
+            question,
+            id=f"{task.grade_id}-question",
+            metadata=cell_settings(f"{task.grade_id}-question", locked=True),
         ),
         new_code_cell(
-            f"{task.opening}\n{solution}", id=task.grade_id, metadata=cell_settings(task.grade_id, solution=True)
+            f"{task.opening}\n{solution}",
+            id=task.grade_id,
+            metadata=cell_settings(task.grade_id, solution=True),
         ),
         new_code_cell(f"{task.shown}\n{HIDDEN}", id=f"{task.grade_id}-test", metadata=test),
     ]
@@ -100,11 +115,15 @@ def task_cells(number: int, task: Task) -> list:
 def prose_cells(lab: Lab) -> list:
     """The question that a person reads."""
     prose, number = lab.prose, len(lab.tasks) + 1
-    question = f"## Task {number}: in your words ({prose.points} points, 10 minutes)\n\n{prose.question}"
+    question = (
+        f"## Task {number}: in your words ({prose.points} points, 10 minutes)\n\n{prose.question}"
+    )
     scheme = "\n".join(f"- {line}" for line in prose.rubric)
     answer = f"### BEGIN SOLUTION\n{scheme}\n### END SOLUTION"
     settings = cell_settings("prose", grade=True, solution=True, points=prose.points)
     return [
-        new_markdown_cell(question, id="prose-question", metadata=cell_settings("prose-question", locked=True)),
+        new_markdown_cell(
+            question, id="prose-question", metadata=cell_settings("prose-question", locked=True)
+        ),
         new_markdown_cell(answer, id="prose", metadata=settings),
     ]

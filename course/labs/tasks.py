@@ -10,8 +10,13 @@ from book.exercises.tables import rows_of
 from course.labs.draws import Numbers, draw
 
 UNKNOWN = (
-    "I cannot tell", "Your code raised", "is not a number", "the answer is a ", "has the wrong sign",
-    "asks to do without it", "returned None. If it prints",
+    "I cannot tell",
+    "Your code raised",
+    "is not a number",
+    "the answer is a ",
+    "has the wrong sign",
+    "asks to do without it",
+    "returned None. If it prints",
 )
 """Parts of what a check says when it knows no mistake, or did not look further."""
 
@@ -124,7 +129,9 @@ def needs_three_digits(number: float) -> bool:
 def is_given(answer: object, numbers: Mapping) -> bool:
     """Whether an answer only repeats a number of the question."""
     is_number = isinstance(answer, Real) and not isinstance(answer, bool)
-    return is_number and any(agree(answer, value) for value in numbers.values() if isinstance(value, Real))
+    return is_number and any(
+        agree(answer, value) for value in numbers.values() if isinstance(value, Real)
+    )
 
 
 def with_part(exercise: FunctionExercise, part: str, words: str) -> FunctionExercise:

@@ -29,4 +29,8 @@ class Row:
 
     @property
     def requirement(self) -> str:
-        return f"at most {self.at_most:g}×" if self.at_least is None else f"at least {self.at_least:g}×"
+        return (
+            f"at most {self.at_most:g}×"
+            if self.at_least is None
+            else f"at least {self.at_least:g}×"
+        )

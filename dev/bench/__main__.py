@@ -15,7 +15,9 @@ def table_of(rows: list[Row]) -> str:
     """The rows as an aligned table, one promise a line."""
     lines = [("", "promise", "measured", "wanted", "")]
     for row in rows:
-        lines.append(("ok" if row.met else "NO", row.name, f"{row.ratio:.2f}×", row.requirement, row.detail))
+        lines.append(
+            ("ok" if row.met else "NO", row.name, f"{row.ratio:.2f}×", row.requirement, row.detail)
+        )
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
@@ -24,10 +26,16 @@ def table_of(rows: list[Row]) -> str:
 
 
 def main() -> int:
-    names = sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
+    names = sorted(
+        path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py")
+    )
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help=f"one or more of {', '.join(names)}")
-    parser.add_argument("--rows", type=Path, help="with public: predict and judge the rows of this file (csv, csv.gz)")
+    parser.add_argument(
+        "--rows",
+        type=Path,
+        help="with public: predict and judge the rows of this file (csv, csv.gz)",
+    )
     chosen = parser.parse_args()
     if chosen.rows:
         from book.many_cards import cards_words

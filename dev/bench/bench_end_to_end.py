@@ -34,13 +34,20 @@ def run() -> list[Row]:
         total, replaying = min(spent)
         num_events = len(timeline.events)
         rows.append(
-            Row(name=f"0.42 B, sequence {seq_len}: seconds / 15", ratio=total / SECONDS_LIMIT, at_most=1,
+            Row(
+                name=f"0.42 B, sequence {seq_len}: seconds / 15",
+                ratio=total / SECONDS_LIMIT,
+                at_most=1,
                 detail=f"{total:.1f} s for {num_events:,} events, {replaying:.1f} s of it in the allocator; "
-                f"peak {result.peak_allocated_bytes:,} B allocated, {result.peak_reserved_bytes:,} B reserved")
+                f"peak {result.peak_allocated_bytes:,} B allocated, {result.peak_reserved_bytes:,} B reserved",
+            )
         )
         rows.append(
-            Row(name=f"0.42 B, sequence {seq_len}: seconds for 20,000 events",
-                ratio=replaying * EVENTS / num_events / SECONDS_FOR_EVENTS, at_most=1,
-                detail=f"{replaying:.2f} s for {num_events:,} events")
+            Row(
+                name=f"0.42 B, sequence {seq_len}: seconds for 20,000 events",
+                ratio=replaying * EVENTS / num_events / SECONDS_FOR_EVENTS,
+                at_most=1,
+                detail=f"{replaying:.2f} s for {num_events:,} events",
+            )
         )
     return rows

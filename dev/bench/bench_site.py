@@ -37,7 +37,9 @@ postMessage("ready");
 class Quiet(http.server.SimpleHTTPRequestHandler):
     """Serves files without a line for each."""
 
-    extensions_map = http.server.SimpleHTTPRequestHandler.extensions_map | {".mjs": "text/javascript"}
+    extensions_map = http.server.SimpleHTTPRequestHandler.extensions_map | {
+        ".mjs": "text/javascript"
+    }
 
     def log_message(self, *_words):
         pass
@@ -49,7 +51,9 @@ def run() -> list[Row]:
         raise FileNotFoundError("build/site is missing: `make site` writes it")
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     fetching = (SITE / "worker.mjs").read_text(encoding="utf-8").partition("const ready")[0]
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=SITE))
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Quiet, directory=SITE)
+    )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     times = {WITH_THE_BOOK: [], BARE: []}
     with running_chromium(chromium) as browser:
@@ -58,7 +62,9 @@ def run() -> list[Row]:
                 page = browser.new_context().new_page()
                 page.route(
                     "**/bare.mjs",
-                    lambda route: route.fulfill(body=fetching + BARE_END, content_type="text/javascript"),
+                    lambda route: route.fulfill(
+                        body=fetching + BARE_END, content_type="text/javascript"
+                    ),
                 )
                 page.goto(f"http://127.0.0.1:{server.server_port}/index.html")
                 taken.append(page.evaluate(way))

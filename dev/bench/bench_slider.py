@@ -25,7 +25,8 @@ from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 from dev.bench import Row
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))  # the tests know how to start a JupyterLab
+# the tests know how to start a JupyterLab
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from lab_server import QUIET_LAB, free_port, running_server
 from live_notebook import PANEL, open_and_run, running_chromium, write_notebook
@@ -101,7 +102,10 @@ panel
 ALONE = "the way alone"
 PICTURE = "the picture: arrow keys go through its marks"
 OURS = {
-    "memory explorer": (f'Uncached(model="GPT-2 small", micro_batch_size={START}, card="RTX 4090")', "Micro-batch"),
+    "memory explorer": (
+        f'Uncached(model="GPT-2 small", micro_batch_size={START}, card="RTX 4090")',
+        "Micro-batch",
+    ),
     "frontier": ("widgets.FrontierExplorer()", "Strategy"),
     "frontier, length": ("widgets.FrontierExplorer()", "Sequence"),
     "batch planner": ("widgets.BatchPlanner()", "Micro-batch"),
@@ -153,7 +157,9 @@ class Book:
         open_and_run(self.page, lab, name, wait_for=f"{PANEL} svg")
         cells = self.page.locator(".jp-Cell.jp-CodeCell")
         self.cells = {name: cells.nth(number) for number, name in enumerate(names, start=1)}
-        last = self.cells[names[-1]].locator(".jp-OutputArea-output :is(img, .memkit-view svg)").first
+        last = (
+            self.cells[names[-1]].locator(".jp-OutputArea-output :is(img, .memkit-view svg)").first
+        )
         last.wait_for(state="attached", timeout=120_000)
 
     def control(self, name: str):
@@ -162,7 +168,10 @@ class Book:
         if name in (INTERACTS, ALONE):
             return cell.locator("[role=slider]").first
         label = OURS[name][1]
-        kinds = [cell.get_by_role(role, name=label, exact=True) for role in ("slider", "combobox", "group")]
+        kinds = [
+            cell.get_by_role(role, name=label, exact=True)
+            for role in ("slider", "combobox", "group")
+        ]
         return next(kind.first for kind in kinds if kind.count())
 
     def press(self, key: str, name: str) -> float | None:
@@ -188,7 +197,8 @@ class Book:
         self.page.wait_for_timeout(600)
         there, back = KEYS[control.evaluate("e => e.role || e.tagName")]
         if back == "Enter":
-            self.page.keyboard.press("ArrowRight")  # to a mark, which is then pressed and pressed again
+            # it goes to a mark, which is then pressed and pressed again
+            self.page.keyboard.press("ArrowRight")
         keys = ([there] * RUN + [back] * RUN) * (MOVES // (2 * RUN))
         return [took for took in [self.press(key, name) for key in keys][2:] if took]
 
@@ -197,7 +207,11 @@ class Book:
         control, frames = self.control(name), []
         control.focus()
         control.evaluate(PROBE)
-        box = self.cells[name].locator(".jp-OutputArea-output :is(img, .memkit-view svg)").first.bounding_box()
+        box = (
+            self.cells[name]
+            .locator(".jp-OutputArea-output :is(img, .memkit-view svg)")
+            .first.bounding_box()
+        )
         corners = (box["x"], box["y"], box["x"] + box["width"], min(box["y"] + box["height"], 1000))
         session = self.page.context.new_cdp_session(self.page)
 
@@ -210,12 +224,19 @@ class Book:
         for key in ["ArrowRight"] * (MOVES // 2) + ["ArrowLeft"] * (MOVES // 2):
             self.press(key, name)
         session.send("Page.stopScreencast")
-        crops = [Image.open(io.BytesIO(base64.b64decode(data))).convert("L").crop(corners) for data in frames]
+        crops = [
+            Image.open(io.BytesIO(base64.b64decode(data))).convert("L").crop(corners)
+            for data in frames
+        ]
         ink = [float((np.asarray(crop) < 200).mean()) for crop in crops]
         return sum(share < statistics.median(ink) / 4 for share in ink), len(ink)
 
 
-KEYS = {"slider": ("ArrowRight", "ArrowLeft"), "SELECT": ("ArrowDown", "ArrowUp"), "group": ("Enter", "Enter")}
+KEYS = {
+    "slider": ("ArrowRight", "ArrowLeft"),
+    "SELECT": ("ArrowDown", "ArrowUp"),
+    "group": ("Enter", "Enter"),
+}
 """There and back, by what takes the key: a slider, a menu, a picture."""
 
 
@@ -227,7 +248,11 @@ def latencies(names: list[str]) -> tuple[dict[str, list[float]], tuple[int, int]
         sources = [INTERACT if name == INTERACTS else OURS[name][0] for name in names]
         write_notebook(root / "widgets.ipynb", SETUP, *sources)
         lab = {"url": f"http://127.0.0.1:{port}", "token": token}
-        options = [f"--port={port}", f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={root}"]
+        options = [
+            f"--port={port}",
+            f"--IdentityProvider.token={token}",
+            f"--ServerApp.root_dir={root}",
+        ]
         command = [sys.executable, "-m", "jupyterlab", *QUIET_LAB, *options]
         chromium = shutil.which("chromium") or shutil.which("chromium-browser")
         with (
@@ -250,6 +275,16 @@ def run() -> list[Row]:
         middle, slow = statistics.median(times), sorted(times)[round(0.95 * (len(times) - 1))]
         detail = f"{theirs:.0f} and {middle:.0f} ms, of them {way:.0f} the way; p95 {slow:.0f} ms of {len(times)} keys"
         ratio = (theirs - way) / max(middle - way, 1.0)
-        rows.append(Row(name=f"slider, beside the way: interact / {name}", ratio=ratio, at_least=5.0, detail=detail))
+        rows.append(
+            Row(
+                name=f"slider, beside the way: interact / {name}",
+                ratio=ratio,
+                at_least=5.0,
+                detail=detail,
+            )
+        )
     detail = f"{blank} of {frames} frames on the screen while the explorer's slider moved"
-    return [*rows, Row(name="slider: blank frames", ratio=blank / frames, at_most=0.0, detail=detail)]
+    return [
+        *rows,
+        Row(name="slider: blank frames", ratio=blank / frames, at_most=0.0, detail=detail),
+    ]

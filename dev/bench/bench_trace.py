@@ -85,21 +85,51 @@ def run() -> list[Row]:
     plain, ours, peaks, cuda = zip(*rounds, strict=True)
     tracked_rounds = [cpu_seconds(tracked) for _ in range(ROUNDS)]  # the best of as many as ours
     theirs, their_peak = min(tracked_rounds)
-    process = subprocess.run([sys.executable, "-c", LARGE], check=True, capture_output=True, text=True)
+    process = subprocess.run(
+        [sys.executable, "-c", LARGE], check=True, capture_output=True, text=True
+    )
     seconds, rss_bytes, large_peak = json.loads(process.stdout)
     return [
-        Row(name="7B step: MemTracker / trace, CPU rules", ratio=theirs / min(ours), at_least=8,
-            detail=f"{theirs:.1f} s against {min(ours):.1f} s"),
-        Row(name="7B step: MemTracker / trace, CUDA rules", ratio=theirs / min(cuda), at_least=8,
-            detail=f"{theirs:.1f} s against {min(cuda):.1f} s"),
-        Row(name="7B step: trace, CPU rules / bare FakeTensorMode", ratio=min(ours) / min(plain), at_most=1.6,
-            detail=f"{min(ours):.1f} s against {min(plain):.1f} s"),
-        Row(name="7B step: trace, CUDA rules / bare FakeTensorMode", ratio=min(cuda) / min(plain),
-            at_most=1.6, detail=f"{min(cuda):.1f} s against {min(plain):.1f} s"),
-        Row(name="7B step: |peak − MemTracker's| / 512", ratio=abs(peaks[0] - their_peak) / 512, at_most=1,
-            detail=f"{peaks[0]:,} B against {their_peak:,} B"),
-        Row(name="70B step: seconds / 20", ratio=seconds / SECONDS_LIMIT, at_most=1,
-            detail=f"{seconds:.1f} s, peak {large_peak / 1024**3:.1f} GiB"),
-        Row(name="70B step: resident memory / 1 GiB", ratio=rss_bytes / BYTES_LIMIT, at_most=1,
-            detail=f"{rss_bytes / 1024**2:.0f} MiB"),
+        Row(
+            name="7B step: MemTracker / trace, CPU rules",
+            ratio=theirs / min(ours),
+            at_least=8,
+            detail=f"{theirs:.1f} s against {min(ours):.1f} s",
+        ),
+        Row(
+            name="7B step: MemTracker / trace, CUDA rules",
+            ratio=theirs / min(cuda),
+            at_least=8,
+            detail=f"{theirs:.1f} s against {min(cuda):.1f} s",
+        ),
+        Row(
+            name="7B step: trace, CPU rules / bare FakeTensorMode",
+            ratio=min(ours) / min(plain),
+            at_most=1.6,
+            detail=f"{min(ours):.1f} s against {min(plain):.1f} s",
+        ),
+        Row(
+            name="7B step: trace, CUDA rules / bare FakeTensorMode",
+            ratio=min(cuda) / min(plain),
+            at_most=1.6,
+            detail=f"{min(cuda):.1f} s against {min(plain):.1f} s",
+        ),
+        Row(
+            name="7B step: |peak − MemTracker's| / 512",
+            ratio=abs(peaks[0] - their_peak) / 512,
+            at_most=1,
+            detail=f"{peaks[0]:,} B against {their_peak:,} B",
+        ),
+        Row(
+            name="70B step: seconds / 20",
+            ratio=seconds / SECONDS_LIMIT,
+            at_most=1,
+            detail=f"{seconds:.1f} s, peak {large_peak / 1024**3:.1f} GiB",
+        ),
+        Row(
+            name="70B step: resident memory / 1 GiB",
+            ratio=rss_bytes / BYTES_LIMIT,
+            at_most=1,
+            detail=f"{rss_bytes / 1024**2:.0f} MiB",
+        ),
     ]

@@ -25,9 +25,19 @@ from stepscope.allocator.replay import Player
 
 MODEL = "black-forest-labs/FLUX.2-klein-base-4B"
 KLEIN_4B = {
-    "patch_size": 1, "in_channels": 128, "num_layers": 5, "num_single_layers": 20, "attention_head_dim": 128,
-    "num_attention_heads": 24, "joint_attention_dim": 7680, "timestep_guidance_channels": 256, "mlp_ratio": 3.0,
-    "axes_dims_rope": (32, 32, 32, 32), "rope_theta": 2000, "eps": 1e-6, "guidance_embeds": False,
+    "patch_size": 1,
+    "in_channels": 128,
+    "num_layers": 5,
+    "num_single_layers": 20,
+    "attention_head_dim": 128,
+    "num_attention_heads": 24,
+    "joint_attention_dim": 7680,
+    "timestep_guidance_channels": 256,
+    "mlp_ratio": 3.0,
+    "axes_dims_rope": (32, 32, 32, 32),
+    "rope_theta": 2000,
+    "eps": 1e-6,
+    "guidance_embeds": False,
 }
 IMAGES, PROMPT_TOKENS, CHANNELS, SIDE = 14, 512, 128, 32
 """Images to learn from (20, less 2 and 4 to judge by), tokens of a prompt, channels and side of a latent."""
@@ -51,10 +61,14 @@ def build(train: dict, adapter: dict | None) -> Callable:
         if adapter:
             of_type = peft.PEFT_TYPE_TO_CONFIG_MAPPING[adapter["peft_type"]]
             known = {field.name for field in dataclasses.fields(of_type)}
-            transformer = peft.get_peft_model(transformer, of_type(**{k: v for k, v in adapter.items() if k in known}))
+            transformer = peft.get_peft_model(
+                transformer, of_type(**{k: v for k, v in adapter.items() if k in known})
+            )
         transformer.train()
         optimizer, batch = optimizer_of(transformer, train), train["batch_size"]
-        prompts = given(IMAGES, PROMPT_TOKENS, KLEIN_4B["joint_attention_dim"], dtype=torch.bfloat16)
+        prompts = given(
+            IMAGES, PROMPT_TOKENS, KLEIN_4B["joint_attention_dim"], dtype=torch.bfloat16
+        )
         places = given(IMAGES, PROMPT_TOKENS, 4)
         images = given(IMAGES, CHANNELS, SIDE, SIDE, dtype=torch.bfloat16)
         judge = given(DINO_V2_BASE, dtype=torch.float32)
@@ -63,7 +77,10 @@ def build(train: dict, adapter: dict | None) -> Callable:
         def step():
             alive["drawn"] = drawn = given(batch)
             alive["latents"] = latents = images.index_select(0, drawn)
-            alive["prompts"], alive["places"] = prompts.index_select(0, drawn), places.index_select(0, drawn)
+            alive["prompts"], alive["places"] = (
+                prompts.index_select(0, drawn),
+                places.index_select(0, drawn),
+            )
             alive["image places"] = given(batch, SIDE * SIDE, 4)
             alive["noise"] = noise = torch.randn_like(latents)
             alive["times"] = given(batch, dtype=torch.float32)
@@ -71,9 +88,13 @@ def build(train: dict, adapter: dict | None) -> Callable:
             alive["noisy"] = (1.0 - sigmas) * latents + sigmas * noise
             optimizer.zero_grad(set_to_none=True)
             guess = transformer(
-                hidden_states=alive["noisy"].reshape(batch, CHANNELS, -1).permute(0, 2, 1), guidance=None,
-                timestep=alive["times"] / 1000, encoder_hidden_states=alive["prompts"], txt_ids=alive["places"],
-                img_ids=alive["image places"], return_dict=False,
+                hidden_states=alive["noisy"].reshape(batch, CHANNELS, -1).permute(0, 2, 1),
+                guidance=None,
+                timestep=alive["times"] / 1000,
+                encoder_hidden_states=alive["prompts"],
+                txt_ids=alive["places"],
+                img_ids=alive["image places"],
+                return_dict=False,
             )[0]
             alive["guess"] = guess = torch.stack([in_place(tokens) for tokens in guess])
             alive["weight"], alive["target"] = torch.ones_like(sigmas), noise - latents

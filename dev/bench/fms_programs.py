@@ -179,18 +179,29 @@ class FourBits(nn.Module):
     def __init__(self, inputs: int, outputs: int, has_bias: bool, program: Program):
         super().__init__()
         count, kind = inputs * outputs, torch.float32 if program.has_float_norms else torch.bfloat16
-        self.shape, self.num_scales, self.is_gptq = (outputs, inputs), -(-count // 64), program.base == "gptq"
+        self.shape = (outputs, inputs)
+        self.num_scales = -(-count // 64)
+        self.is_gptq = program.base == "gptq"
         held = {"codes": (count // 2, torch.uint8)}
         if self.is_gptq:
             groups = count // 128 if program.has_groups else outputs
-            held |= {"scales": (groups, torch.float16), "zeros": (groups // 2, torch.uint8),
-                     "groups": (inputs, torch.int32)}
+            held |= {
+                "scales": (groups, torch.float16),
+                "zeros": (groups // 2, torch.uint8),
+                "groups": (inputs, torch.int32),
+            }
         else:
-            held |= {"scales": (self.num_scales, torch.uint8), "offset": (1, torch.float32),
-                     "scales_of_scales": (-(-self.num_scales // 256), torch.float32), "code": (16, torch.float32)}
+            held |= {
+                "scales": (self.num_scales, torch.uint8),
+                "offset": (1, torch.float32),
+                "scales_of_scales": (-(-self.num_scales // 256), torch.float32),
+                "code": (16, torch.float32),
+            }
         for name, (size, dtype) in held.items():
             self.register_buffer(name, torch.empty(size, dtype=dtype, device="cuda"))
-        self.bias = nn.Parameter(torch.empty(outputs, dtype=kind, device="cuda")) if has_bias else None
+        self.bias = (
+            nn.Parameter(torch.empty(outputs, dtype=kind, device="cuda")) if has_bias else None
+        )
 
     def forward(self, x):
         kind = x.dtype
@@ -258,7 +269,9 @@ class FusedAdapted(torch.autograd.Function):
             db *= 1.0
             made += [da.t().to(weights[0].dtype), db.t().to(weights[0].dtype)]
         dx = None
-        for layer, small, dy, (a, b) in zip(ctx.layers, dropped, gradients, pairs(weights), strict=True):
+        for layer, small, dy, (a, b) in zip(
+            ctx.layers, dropped, gradients, pairs(weights), strict=True
+        ):
             whole = unpacked(layer.base)
             if dx is None:
                 # Three products at once write into the input's memory; one alone makes a tensor.
@@ -281,7 +294,9 @@ class Norm(nn.Module):
     def __init__(self, program: Program):
         super().__init__()
         kind = torch.float32 if program.has_float_norms else torch.bfloat16
-        self.weight = nn.Parameter(torch.empty(program.model.hidden_size, dtype=kind, device="cuda"))
+        self.weight = nn.Parameter(
+            torch.empty(program.model.hidden_size, dtype=kind, device="cuda")
+        )
         self.is_fused = program.fuses_norm
 
     def forward(self, x):
@@ -310,9 +325,11 @@ class Experts(nn.Module):
                 return FourBits(inputs, outputs, False, program)
             return nn.Linear(inputs, outputs, bias=False, device="cuda", dtype=torch.bfloat16)
 
-        self.router = product(h, model.num_experts, program.base == "nf4")  # GPTQ leaves it in 16 bits
+        # GPTQ leaves it in 16 bits
+        self.router = product(h, model.num_experts, program.base == "nf4")
         self.each = nn.ModuleList(
-            nn.ModuleList([product(h, inner), product(h, inner), product(inner, h)]) for _ in range(model.num_experts)
+            nn.ModuleList([product(h, inner), product(h, inner), product(inner, h)])
+            for _ in range(model.num_experts)
         )
 
     def forward(self, hidden):
@@ -326,7 +343,9 @@ class Experts(nn.Module):
         mask = F.one_hot(chosen, num_classes=model.num_experts).permute(2, 1, 0)
         num_tokens = len(hidden) * model.experts_per_token // model.num_experts
         for gate, up, down in self.each:
-            place, token = (torch.zeros(num_tokens, dtype=torch.int64, device="cuda") for _ in range(2))
+            place, token = (
+                torch.zeros(num_tokens, dtype=torch.int64, device="cuda") for _ in range(2)
+            )
             given = hidden[None, token].reshape(-1, shape[-1])
             made = down(F.silu(gate(given)) * up(given)) * scores[token, place, None]
             total.index_add_(0, token, made.to(hidden.dtype))
@@ -340,9 +359,18 @@ class Block(nn.Module):
     def __init__(self, program: Program):
         super().__init__()
         model, self.program = program.model, program
-        h, heads, kv, inner = model.hidden_size, model.query_size, model.kv_size, model.intermediate_size
+        h = model.hidden_size
+        heads = model.query_size
+        kv = model.kv_size
+        inner = model.intermediate_size
         mlp = {"gate": (h, inner), "up": (h, inner), "down": (inner, h)}
-        sizes = {"q": (h, heads), "k": (h, kv), "v": (h, kv), "o": (heads, h), **({} if num_experts_of(model) else mlp)}
+        sizes = {
+            "q": (h, heads),
+            "k": (h, kv),
+            "v": (h, kv),
+            "o": (heads, h),
+            **({} if num_experts_of(model) else mlp),
+        }
         has_biases = dict.fromkeys("qkv", model.has_qkv_bias) | {"o": model.has_output_bias}
         has_biases |= dict.fromkeys(("gate", "up", "down"), model.has_mlp_bias)
         self.products = nn.ModuleDict()
@@ -351,7 +379,9 @@ class Block(nn.Module):
             if program.is_in_4_bits:
                 base = FourBits(inputs, outputs, has_bias, program)
             else:
-                base = nn.Linear(inputs, outputs, bias=has_bias, device="cuda", dtype=torch.bfloat16)
+                base = nn.Linear(
+                    inputs, outputs, bias=has_bias, device="cuda", dtype=torch.bfloat16
+                )
             if program.has_adapters and name in TARGETS:
                 base = Adapted(base, inputs, outputs, program)
             self.products[name] = base
@@ -368,7 +398,11 @@ class Block(nn.Module):
         x = residual + y
         residual = x
         n = self.between(x)
-        y = self.experts(n) if self.experts else products["down"](F.silu(products["gate"](n)) * products["up"](n))
+        y = (
+            self.experts(n)
+            if self.experts
+            else products["down"](F.silu(products["gate"](n)) * products["up"](n))
+        )
         del n
         y = y * 0.22 if program.scales_hidden else y
         return residual + y
@@ -377,7 +411,9 @@ class Block(nn.Module):
         shape = (*n.shape[:2], -1, model.head_dim)
         if program.fuses_adapters:
             three = [products[name] for name in "qkv"]
-            q, k, v = FusedAdapted.apply(n, three, *(each for one in three for each in (one.a.weight, one.b.weight)))
+            q, k, v = FusedAdapted.apply(
+                n, three, *(each for one in three for each in (one.a.weight, one.b.weight))
+            )
         else:
             q, k, v = products["q"](n), products["k"](n), products["v"](n)
         q, k, v = (each.view(shape).transpose(1, 2) for each in (q, k, v))
@@ -395,7 +431,11 @@ class Block(nn.Module):
         )[0]
         y = y.reshape(*n.shape[:2], -1).contiguous()
         o = products["o"]
-        return FusedAdapted.apply(y, [o], o.a.weight, o.b.weight)[0] if program.fuses_adapters else o(y)
+        return (
+            FusedAdapted.apply(y, [o], o.a.weight, o.b.weight)[0]
+            if program.fuses_adapters
+            else o(y)
+        )
 
 
 def rotated(q, k, cos, sin):
@@ -409,7 +449,11 @@ def rotated(q, k, cos, sin):
 def repeated(x, times: int):
     """Every key head as often as query heads share it, in memory of its own."""
     batch, heads, length, width = x.shape
-    return x[:, :, None].expand(batch, heads, times, length, width).reshape(batch, heads * times, length, width)
+    return (
+        x[:, :, None]
+        .expand(batch, heads, times, length, width)
+        .reshape(batch, heads * times, length, width)
+    )
 
 
 def half_turned(x):
@@ -424,15 +468,23 @@ class Llama(nn.Module):
     def __init__(self, program: Program):
         super().__init__()
         self.program, model = program, program.model
-        self.embedding = nn.Embedding(model.vocab_size, model.hidden_size, device="cuda", dtype=torch.bfloat16)
-        one, is_shared = Block(program), program.num_ranks > 1  # of FSDP's blocks one at a time is whole
-        self.blocks = nn.ModuleList([one, *(one if is_shared else Block(program) for _ in range(model.num_layers - 1))])
+        self.embedding = nn.Embedding(
+            model.vocab_size, model.hidden_size, device="cuda", dtype=torch.bfloat16
+        )
+        # of FSDP's blocks one at a time is whole
+        one, is_shared = Block(program), program.num_ranks > 1
+        self.blocks = nn.ModuleList(
+            [one, *(one if is_shared else Block(program) for _ in range(model.num_layers - 1))]
+        )
         codes = [buffer for name, buffer in one.named_buffers() if name.endswith(".codes")]
-        self.kept, self.shapes = [], {tensor: tensor.shape for tensor in (*one.parameters(), *codes)}
+        self.kept = []
+        self.shapes = {tensor: tensor.shape for tensor in (*one.parameters(), *codes)}
         if is_shared:
             self.release()
         self.norm = Norm(program)
-        self.head = nn.Linear(model.hidden_size, model.vocab_size, bias=False, device="cuda", dtype=torch.bfloat16)
+        self.head = nn.Linear(
+            model.hidden_size, model.vocab_size, bias=False, device="cuda", dtype=torch.bfloat16
+        )
         if model.ties_embeddings:
             self.head.weight = self.embedding.weight
         self.register_buffer("frequencies", torch.empty(model.head_dim // 2, device="cuda"))
@@ -446,14 +498,20 @@ class Llama(nn.Module):
         if program.has_adapters:
             x.requires_grad_(True)  # a checkpoint whose input wants no gradient would train nothing
         x = x * 12.0 if program.scales_hidden else x
-        cos, sin = (torch.empty(1, ids.shape[1], program.model.head_dim, dtype=x.dtype, device=x.device)
-                    for _ in range(2))
+        cos, sin = (
+            torch.empty(1, ids.shape[1], program.model.head_dim, dtype=x.dtype, device=x.device)
+            for _ in range(2)
+        )
         for block in self.blocks:
-            x = checkpoint(self.on_ranks if program.num_ranks > 1 else block, x, cos, sin, use_reentrant=True)
+            x = checkpoint(
+                self.on_ranks if program.num_ranks > 1 else block, x, cos, sin, use_reentrant=True
+            )
         x = self.norm(x)
         if program.loss == "liger":
             x = x[..., :-1, :].contiguous()
-            return LigerLoss.apply(x.view(-1, x.shape[-1]), self.head.weight, labels[..., 1:].contiguous().view(-1))
+            return LigerLoss.apply(
+                x.view(-1, x.shape[-1]), self.head.weight, labels[..., 1:].contiguous().view(-1)
+            )
         logits = self.head(x)
         logits = logits / 16.0 if program.scales_hidden else logits
         if program.rebinds_logits:
@@ -518,7 +576,9 @@ def build_on_ranks(program: Program, shard_bytes: int) -> Build:
 
         def step():
             shape = (program.batch, SEQ_LEN)
-            alive["batch"] = [torch.zeros(shape, dtype=torch.int64, device="cpu").to("cuda") for _ in range(3)]
+            alive["batch"] = [
+                torch.zeros(shape, dtype=torch.int64, device="cpu").to("cuda") for _ in range(3)
+            ]
             ids, _, labels = alive["batch"]
             with torch.autocast("cuda", torch.bfloat16, enabled=program.is_autocast):
                 loss = model(ids, labels)
@@ -543,7 +603,9 @@ def build(program: Program) -> Build:
 
         def step():
             shape = (program.batch, SEQ_LEN)
-            alive["batch"] = [torch.zeros(shape, dtype=torch.int64, device="cpu").to("cuda") for _ in range(3)]
+            alive["batch"] = [
+                torch.zeros(shape, dtype=torch.int64, device="cpu").to("cuda") for _ in range(3)
+            ]
             ids, _, labels = alive["batch"]
             with torch.autocast("cuda", torch.bfloat16, enabled=program.is_autocast):
                 loss = model(ids, labels)

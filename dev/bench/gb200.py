@@ -15,17 +15,27 @@ from stepscope.sharding import estimate_sharded
 
 USABLE_GIB = 184.30
 PAIRS = {
-    ("BF16", "eager"): (36, 37), ("BF16", "graph"): (23, 24), ("MXFP8", "eager"): (33, 34),
-    ("MXFP8", "graph"): (22, 23), ("NVFP4", "eager"): (67, 68), ("NVFP4", "graph"): (67, 68),
+    ("BF16", "eager"): (36, 37),
+    ("BF16", "graph"): (23, 24),
+    ("MXFP8", "eager"): (33, 34),
+    ("MXFP8", "graph"): (22, 23),
+    ("NVFP4", "eager"): (67, 68),
+    ("NVFP4", "graph"): (67, 68),
 }
 """The largest batch that trained and the next, which ran out of memory."""
-REASONS = {"graph": "a step in CUDA graphs is not in the formula", "eager": "compiled 8- and 4-bit products are not"}
+REASONS = {
+    "graph": "a step in CUDA graphs is not in the formula",
+    "eager": "compiled 8- and 4-bit products are not",
+}
 
 
 def peak_gib(batch: int, recomputation: Strategy) -> float:
     """The greatest allocated GiB of a rank, by formula."""
     setup = TrainingSetup(
-        model=models.LLAMA_3_8B, precision=recipes.FP32, micro_batch_size=batch, seq_len=2048,
+        model=models.LLAMA_3_8B,
+        precision=recipes.FP32,
+        micro_batch_size=batch,
+        seq_len=2048,
         recomputation=recomputation,
     )
     layout = Layout(stage=3, dp_size=4, param_dtype="bfloat16", reduce_dtype="float32")
@@ -46,5 +56,6 @@ def judged() -> list[tuple[str, str, int, bool, str]]:
     """Each run: precision, trainer, batch, whether it trained, and the verdict."""
     return [
         (*how, batch, trained, verdict(*how, batch))
-        for how, pair in PAIRS.items() for batch, trained in zip(pair, (True, False), strict=True)
+        for how, pair in PAIRS.items()
+        for batch, trained in zip(pair, (True, False), strict=True)
     ]

@@ -19,8 +19,12 @@ from torch.nn import functional as F
 from stepscope import replay_trace, trace_script
 
 CARDS = {
-    "NVIDIA A100-SXM4-80GB": (8, 0), "NVIDIA GeForce RTX 3090": (8, 6), "NVIDIA GeForce RTX 4090": (8, 9),
-    "NVIDIA H100 80GB HBM3": (9, 0), "NVIDIA H100 PCIe": (9, 0), "NVIDIA B200": (10, 0),
+    "NVIDIA A100-SXM4-80GB": (8, 0),
+    "NVIDIA GeForce RTX 3090": (8, 6),
+    "NVIDIA GeForce RTX 4090": (8, 9),
+    "NVIDIA H100 80GB HBM3": (9, 0),
+    "NVIDIA H100 PCIe": (9, 0),
+    "NVIDIA B200": (10, 0),
 }
 STEPS = 3
 """The third iteration is like the tenth: gradients are there."""
@@ -51,7 +55,8 @@ def ones(parameters: int) -> nn.Parameter:
 
 def step_of(forward: Callable, mode: str, gradient: Callable = torch.randn_like) -> Callable:
     """What is measured: ``forward``, ``backward`` of one forward, or both; ``gradient`` makes the gradient of y."""
-    if mode == "forward":  # measured after "full" in the same process: cuBLAS' workspace of a backward stands
+    # measured after "full" in the same process: cuBLAS' workspace of a backward stands
+    if mode == "forward":
         (leaf(8, 8) @ leaf(8, 8)).sum().backward()
         return forward
     if mode == "backward":
@@ -81,7 +86,9 @@ def mlp(c: dict, mode: str, dtype: torch.dtype, provider: str) -> Callable:
     """LlamaMLP, whole or in DeepSpeed's tiles."""
     hidden, inner = c["hidden_size"], c["intermediate_size"]
     x = leaf(c.get("bsz", c.get("B")), c["T"], hidden, dtype=dtype)
-    gate, up, down = (linear(*size, dtype) for size in ((hidden, inner), (hidden, inner), (inner, hidden)))
+    gate, up, down = (
+        linear(*size, dtype) for size in ((hidden, inner), (hidden, inner), (inner, hidden))
+    )
     turned = F.silu if c["hidden_act"] == "silu" else lambda y: F.gelu(y, approximate="tanh")
 
     def run(part):
@@ -133,7 +140,9 @@ def norm(c: dict, mode: str, dtype: torch.dtype, kernel: str) -> Callable:
     """RMSNorm, LayerNorm, GroupNorm: both modules are made, and the gradient of y once."""
     if kernel == "group_norm":
         x = leaf(c["M"], c["C"], c["H"], dtype=dtype)
-        layer, other = (nn.GroupNorm(c["C"] // c["channels_per_group"], c["C"], device="cuda") for _ in range(2))
+        layer, other = (
+            nn.GroupNorm(c["C"] // c["channels_per_group"], c["C"], device="cuda") for _ in range(2)
+        )
     elif kernel == "layer_norm":
         x = leaf(c["M"], c["N"], dtype=dtype)
         layer, other = (nn.LayerNorm(c["N"], device="cuda") for _ in range(2))
@@ -177,8 +186,10 @@ def rotary(c: dict, mode: str, dtype: torch.dtype, kernel: str) -> Callable:
     """Rotary positions of Llama (real) and of Llama 4 (complex)."""
     length, heads, kv_heads = c.get("seq_len") or c["T"], c["num_q_heads"], c["num_kv_heads"]
     width = (c.get("hidden_size") or c["H"]) // heads
-    frequencies, places = torch.empty(width // 2, device="cuda"), torch.arange(length, device="cuda")
-    torch.matmul(frequencies[None, :, None], places[None, None, :].float())  # cuBLAS takes its workspace
+    frequencies = torch.empty(width // 2, device="cuda")
+    places = torch.arange(length, device="cuda")
+    # cuBLAS takes its workspace
+    torch.matmul(frequencies[None, :, None], places[None, None, :].float())
     q, k = (leaf(1, length, num, width, dtype=dtype) for num in (heads, kv_heads))
     if kernel == "rope":
         q, k = q.transpose(1, 2), k.transpose(1, 2)
@@ -193,7 +204,10 @@ def rotary(c: dict, mode: str, dtype: torch.dtype, kernel: str) -> Callable:
         angles = torch.empty(1, length, width // 2, dtype=torch.complex64, device="cuda")
 
         def turned():
-            wide_q, wide_k = (torch.view_as_complex(each.float().reshape(*each.shape[:-1], -1, 2)) for each in (q, k))
+            wide_q, wide_k = (
+                torch.view_as_complex(each.float().reshape(*each.shape[:-1], -1, 2))
+                for each in (q, k)
+            )
             q_out = torch.view_as_real(wide_q * angles[:, :, None, :]).flatten(3)
             k_out = torch.view_as_real(wide_k * angles[:, :, None, :]).flatten(3)
             return q_out.type_as(q), k_out.type_as(k)
@@ -242,17 +256,21 @@ def jensen(log_p: torch.Tensor, log_q: torch.Tensor, reduction: str = "none") ->
         first = 0.5 * F.kl_div(torch.log(mean), log_p, reduction=reduction, log_target=True)
         return first + 0.5 * F.kl_div(torch.log(mean), log_q, reduction=reduction, log_target=True)
     first = 0.5 * F.kl_div(torch.log(mean), log_p, reduction="none", log_target=True).sum(dim=-1)
-    loss = first + 0.5 * F.kl_div(torch.log(mean), log_q, reduction="none", log_target=True).sum(dim=-1)
+    loss = first + 0.5 * F.kl_div(torch.log(mean), log_q, reduction="none", log_target=True).sum(
+        dim=-1
+    )
     return (loss / log_q.shape[0]).sum()
 
 
 def cross_entropy(c: dict, mode: str, dtype: torch.dtype, kernel: str) -> Callable:
     """Of logits that are given, or behind a head; then there are two heads, and one runs."""
     if kernel == "cross_entropy":
-        x, targets = leaf(c["B"] * c["T"], c["V"]), torch.empty(c["B"] * c["T"], dtype=torch.long, device="cuda")
+        x = leaf(c["B"] * c["T"], c["V"])
+        targets = torch.empty(c["B"] * c["T"], dtype=torch.long, device="cuda")
         return scalar_step(lambda: F.cross_entropy(x, targets))
     head, other = (linear(c["H"], c["V"], dtype) for _ in range(2))
-    x, targets = leaf(c["BT"], c["H"], dtype=dtype), torch.zeros(c["BT"], dtype=torch.long, device="cuda")
+    x = leaf(c["BT"], c["H"], dtype=dtype)
+    targets = torch.zeros(c["BT"], dtype=torch.long, device="cuda")
     step = scalar_step(lambda: F.cross_entropy(head(x), targets))
     step.other = other
     return step
@@ -261,7 +279,8 @@ def cross_entropy(c: dict, mode: str, dtype: torch.dtype, kernel: str) -> Callab
 def linear_divergence(c: dict, mode: str, dtype: torch.dtype, kernel: str) -> Callable:
     """A student's and a teacher's head, and Jensen-Shannon of both."""
     student, teacher = (linear(c["H"], c["V"], dtype) for _ in range(2))
-    x, given = leaf(c["BT"], c["H"], dtype=dtype), torch.empty(c["BT"], c["H"], dtype=dtype, device="cuda")
+    x = leaf(c["BT"], c["H"], dtype=dtype)
+    given = torch.empty(c["BT"], c["H"], dtype=dtype, device="cuda")
 
     def forward():
         first, second = student(x), teacher(given)
@@ -282,7 +301,9 @@ def preferred(c: dict, mode: str, dtype: torch.dtype, kernel: str) -> Callable:
     def forward():
         outs = x @ head.weight.t()
         logits = outs.float()
-        loss = F.cross_entropy(logits[:chosen].view(-1, logits.shape[-1]), targets[:chosen].view(-1))
+        loss = F.cross_entropy(
+            logits[:chosen].view(-1, logits.shape[-1]), targets[:chosen].view(-1)
+        )
         mask = targets != -100
         labels = torch.where(targets == -100, 0, targets)
         picked = torch.gather(logits.log_softmax(-1), dim=2, index=labels.unsqueeze(2)).squeeze(2)
@@ -306,7 +327,9 @@ def pointwise(c: dict, mode: str, dtype: torch.dtype, kernel: str) -> Callable:
 
         return full
     x = leaf(c["N"], dtype=dtype)
-    forward = (lambda: torch.softmax(x, -1)) if kernel == "softmax" else lambda: torch.square(F.relu(x))
+    forward = (
+        (lambda: torch.softmax(x, -1)) if kernel == "softmax" else lambda: torch.square(F.relu(x))
+    )
     return step_of(forward, "full", torch.ones_like)
 
 
@@ -372,13 +395,31 @@ def neighborhood(c: dict, mode: str, dtype: torch.dtype, kernel: str) -> Callabl
 
 
 PROGRAMS = {
-    "swiglu": mlp, "geglu": mlp, "tiled_swiglu": mlp, "tiled_geglu": mlp, "rms_norm": norm, "layer_norm": norm,
-    "group_norm": norm, "fused_add_rms_norm": added_norm, "rope": rotary, "llama4_rope": rotary,
-    "kl_div": divergence, "jsd": divergence, "tvd": divergence, "cross_entropy": cross_entropy,
-    "fused_linear_cross_entropy": cross_entropy, "fused_linear_jsd": linear_divergence,
-    "fused_linear_orpo_loss": preferred, "fused_linear_cpo_loss": preferred, "fused_linear_simpo_loss": preferred,
-    "softmax": pointwise, "relu_squared": pointwise, "megatron_swiglu": pointwise,
-    "megatron_rms_norm": megatron_norm, "sparsemax": sparsemax, "fused_neighborhood_attention": neighborhood,
+    "swiglu": mlp,
+    "geglu": mlp,
+    "tiled_swiglu": mlp,
+    "tiled_geglu": mlp,
+    "rms_norm": norm,
+    "layer_norm": norm,
+    "group_norm": norm,
+    "fused_add_rms_norm": added_norm,
+    "rope": rotary,
+    "llama4_rope": rotary,
+    "kl_div": divergence,
+    "jsd": divergence,
+    "tvd": divergence,
+    "cross_entropy": cross_entropy,
+    "fused_linear_cross_entropy": cross_entropy,
+    "fused_linear_jsd": linear_divergence,
+    "fused_linear_orpo_loss": preferred,
+    "fused_linear_cpo_loss": preferred,
+    "fused_linear_simpo_loss": preferred,
+    "softmax": pointwise,
+    "relu_squared": pointwise,
+    "megatron_swiglu": pointwise,
+    "megatron_rms_norm": megatron_norm,
+    "sparsemax": sparsemax,
+    "fused_neighborhood_attention": neighborhood,
 }
 
 
@@ -392,5 +433,7 @@ def peak_bytes(row: dict[str, str]) -> int:
     def build():
         return PROGRAMS[kernel](config, row["kernel_operation_mode"], dtype, which)
 
-    replay = replay_trace(trace_script(build, steps=STEPS), compute_capability=CARDS[row["gpu_name"]])
+    replay = replay_trace(
+        trace_script(build, steps=STEPS), compute_capability=CARDS[row["gpu_name"]]
+    )
     return replay.timeline.for_step(STEPS).peak_bytes

@@ -31,19 +31,37 @@ A100 = {"compute_capability": (8, 0), "torch_version": "2.4.1"}
 TRAINED_BYTES_OF_BATCH = 3 * 8
 """Ids, mask and labels of a token, int64, alive at rest."""
 POWERLM_3B = llama_config(
-    "PowerLM-3b", 40, 2304, 36, 36, 9216, 49152, 4096,
-    ties_embeddings=True, has_qkv_bias=True, has_output_bias=True, has_mlp_bias=True,
+    "PowerLM-3b",
+    40,
+    2304,
+    36,
+    36,
+    9216,
+    49152,
+    4096,
+    ties_embeddings=True,
+    has_qkv_bias=True,
+    has_output_bias=True,
+    has_mlp_bias=True,
 )
 MIXTRAL_8X7B = experts_config(
-    MISTRAL_7B, name="Mixtral-8x7B", num_experts=8, experts_per_token=2, expert_size=MISTRAL_7B.intermediate_size
+    MISTRAL_7B,
+    name="Mixtral-8x7B",
+    num_experts=8,
+    experts_per_token=2,
+    expert_size=MISTRAL_7B.intermediate_size,
 )
 MODELS = {
-    "mistralai/Mixtral-8x7B-Instruct-v0.1": MIXTRAL_8X7B, "TheBloke/Mixtral-8x7B-Instruct-v0.1-GPTQ": MIXTRAL_8X7B,
-    "mistralai/Mistral-7B-v0.1": MISTRAL_7B, "meta-llama/Meta-Llama-3-8B": LLAMA_3_8B,
-    "NousResearch/Llama-2-70b-hf": LLAMA_2_70B, "ibm/PowerLM-3b": POWERLM_3B,
+    "mistralai/Mixtral-8x7B-Instruct-v0.1": MIXTRAL_8X7B,
+    "TheBloke/Mixtral-8x7B-Instruct-v0.1-GPTQ": MIXTRAL_8X7B,
+    "mistralai/Mistral-7B-v0.1": MISTRAL_7B,
+    "meta-llama/Meta-Llama-3-8B": LLAMA_3_8B,
+    "NousResearch/Llama-2-70b-hf": LLAMA_2_70B,
+    "ibm/PowerLM-3b": POWERLM_3B,
 }
 MODELS |= {
-    "TheBloke/Mistral-7B-v0.1-GPTQ": MISTRAL_7B, "TechxGenus/Meta-Llama-3-8B-GPTQ": LLAMA_3_8B,
+    "TheBloke/Mistral-7B-v0.1-GPTQ": MISTRAL_7B,
+    "TechxGenus/Meta-Llama-3-8B-GPTQ": LLAMA_3_8B,
     "TheBloke/Llama-2-70B-GPTQ": LLAMA_2_70B,
 }
 WITHOUT_GROUPS = {"TheBloke/Llama-2-70B-GPTQ", "TheBloke/Mixtral-8x7B-Instruct-v0.1-GPTQ"}
@@ -51,9 +69,16 @@ WITHOUT_GROUPS = {"TheBloke/Llama-2-70B-GPTQ", "TheBloke/Mixtral-8x7B-Instruct-v
 VERSIONS = {"a100_80gb": "4.48.1", "a100_80gb_granite": "4.45.2", "a100_80gb_liger": "4.45.2"}
 """Of transformers, by table: ``requirements*.txt`` beside them."""
 CONFIGS = {
-    "none", "foak-fast-kernels", "foak-fast-kernels-liger", "baseline-peft-bnb", "accelerated-peft-bnb",
-    "accelerated-peft-bnb-foak", "accelerated-peft-bnb-foak-liger", "accelerated-peft-autogptq",
-    "accelerated-peft-autogptq-foak", "accelerated-peft-autogptq-foak-liger",
+    "none",
+    "foak-fast-kernels",
+    "foak-fast-kernels-liger",
+    "baseline-peft-bnb",
+    "accelerated-peft-bnb",
+    "accelerated-peft-bnb-foak",
+    "accelerated-peft-bnb-foak-liger",
+    "accelerated-peft-autogptq",
+    "accelerated-peft-autogptq-foak",
+    "accelerated-peft-autogptq-foak-liger",
 }
 
 
@@ -70,8 +95,10 @@ def read_rows(file: Path) -> list[dict[str, str]]:
     with opened(file, "rt", newline="", encoding="utf-8") as text:
         rows = [{"line": line} | row for line, row in enumerate(csv.DictReader(text), start=2)]
     return [
-        row for row in rows
-        if "kernel_provider" not in row or (row["metric_name"] == "memory" and "liger" not in row["kernel_provider"])
+        row
+        for row in rows
+        if "kernel_provider" not in row
+        or (row["metric_name"] == "memory" and "liger" not in row["kernel_provider"])
     ]
 
 
@@ -92,7 +119,11 @@ def program_of(row: dict[str, str]) -> Program:
     if table not in VERSIONS:
         raise Refusal(f"versions of the libraries of {table}.csv are not known")
     is_gptq, is_half = "gptq" in config, row["torch_dtype"] == "float16"
-    if is_gptq != ("GPTQ" in name) or is_half != is_gptq or not (is_half or row["torch_dtype"] == "bfloat16"):
+    if (
+        is_gptq != ("GPTQ" in name)
+        or is_half != is_gptq
+        or not (is_half or row["torch_dtype"] == "bfloat16")
+    ):
         raise Refusal(f"{row['torch_dtype']} with {name} and {config} is not rebuilt")
     if row["peft_method"] not in ("", "lora"):
         raise Refusal(f"peft_method {row['peft_method']} is not rebuilt")
@@ -102,19 +133,28 @@ def program_of(row: dict[str, str]) -> Program:
         raise Refusal("torch's bytes were not recorded")
     if float(row.get("gradient_accumulation_steps") or 1) != 1:
         raise Refusal("accumulation is not rebuilt")
-    asked = {word.removesuffix("_proj") for word in re.findall(r"\w+", row["target_modules"])} - {"c_attn"}
+    asked = {word.removesuffix("_proj") for word in re.findall(r"\w+", row["target_modules"])} - {
+        "c_attn"
+    }
     if row["peft_method"] and asked != set(TARGETS):
         raise Refusal(f"target_modules {row['target_modules']} are not rebuilt")
     is_fused, is_liger, num_ranks = "foak" in config, "liger" in config, int(float(row["num_gpus"]))
     return Program(
-        model=MODELS[name], batch=int(float(row["per_device_train_batch_size"])), num_ranks=num_ranks,
-        has_adapters=bool(row["peft_method"]), rank=int(float(row["r"] or 16)),
+        model=MODELS[name],
+        batch=int(float(row["per_device_train_batch_size"])),
+        num_ranks=num_ranks,
+        has_adapters=bool(row["peft_method"]),
+        rank=int(float(row["r"] or 16)),
         base="gptq" if is_gptq else "nf4" if "bnb" in config else "bfloat16",
         is_autocast=is_true(row["bf16"]) or is_true(row["fp16"]),
-        has_groups=name not in WITHOUT_GROUPS, has_float_norms=config.startswith("baseline") and num_ranks == 1,
-        fuses_norm=is_fused, fuses_rotary=is_fused, fuses_adapters=is_fused and ("bnb" in config or is_gptq),
+        has_groups=name not in WITHOUT_GROUPS,
+        has_float_norms=config.startswith("baseline") and num_ranks == 1,
+        fuses_norm=is_fused,
+        fuses_rotary=is_fused,
+        fuses_adapters=is_fused and ("bnb" in config or is_gptq),
         loss="liger" if is_liger else "fused" if is_fused else "plain",
-        rebinds_logits=VERSIONS[table] < "4.46", scales_hidden=name.startswith("ibm/"),
+        rebinds_logits=VERSIONS[table] < "4.46",
+        scales_hidden=name.startswith("ibm/"),
         repeats_keys="Mistral" in name and VERSIONS[table] < "4.46",
     )
 
@@ -147,8 +187,12 @@ def shares(program: Program) -> tuple[int, int, int]:
         weights, gradients, moments, temporary = value, value, 2 * value, value
         standing, rest = weights + moments, weights + gradients + moments
         return tuple(each * total // ranks for each in (standing, rest, rest + temporary))
-    h, query, kv, inner = model.hidden_size, model.query_size, model.kv_size, model.intermediate_size
-    experts = max(1, num_experts_of(model))  # of which the router is one product more, which GPTQ leaves in 16 bits
+    h = model.hidden_size
+    query = model.query_size
+    kv = model.kv_size
+    inner = model.intermediate_size
+    # the router is one product more, which GPTQ leaves in 16 bits
+    experts = max(1, num_experts_of(model))
     routers = h * num_experts_of(model) if program.base == "nf4" else 0
     products = model.num_layers * (2 * h * query + 2 * h * kv + 3 * h * inner * experts + routers)
     adapters = model.num_layers * program.rank * (2 * (h + query) + 2 * (h + kv))
@@ -162,7 +206,11 @@ def shares(program: Program) -> tuple[int, int, int]:
         inputs = model.num_layers * (3 * h + query + experts * (2 * h + inner))
         outputs = model.num_layers * (h + query + 2 * kv + experts * (h + 2 * inner))
         groups = products // 128 if program.has_groups else outputs
-        base = (products // 2 + groups // 2 + 2 * (total - products)) // ranks + 2 * groups + 4 * inputs
+        base = (
+            (products // 2 + groups // 2 + 2 * (total - products)) // ranks
+            + 2 * groups
+            + 4 * inputs
+        )
     if program.fuses_adapters:
         # whole on each rank; that it is eight bytes a number was read off the bytes at rest
         return base + 8 * adapters, base + 8 * adapters, 0
@@ -186,12 +234,20 @@ def run_of(row: dict[str, str]) -> ManyCardRun:
     of_base = "GPTQ-LoRA" if "gptq" in config else "QLoRA" if "bnb" in config else "LoRA"
     kind = of_base if row["peft_method"] else "full"
     return ManyCardRun(
-        file=row["file"], line=int(row["line"]), kind=kind, model=row["model_name_or_path"],
-        num_cards=measured(row, "num_gpus"), batch=measured(row, "per_device_train_batch_size"),
-        config=config, is_autocast=is_true(row["bf16"]),
+        file=row["file"],
+        line=int(row["line"]),
+        kind=kind,
+        model=row["model_name_or_path"],
+        num_cards=measured(row, "num_gpus"),
+        batch=measured(row, "per_device_train_batch_size"),
+        config=config,
+        is_autocast=is_true(row["bf16"]),
         measured_peak=measured(row, "mem_peak_torch_mem_alloc_in_bytes"),
         measured_rest=measured(row, "mem_torch_mem_alloc_in_bytes"),
-        peak=peak, rest=rest, refused=reason, seconds=round(time.perf_counter() - started, 1),
+        peak=peak,
+        rest=rest,
+        refused=reason,
+        seconds=round(time.perf_counter() - started, 1),
     )
 
 
@@ -208,9 +264,19 @@ def peft_run_of(row: dict[str, str]) -> ManyCardRun:
         except Exception as error:  # noqa: BLE001 - what a stranger's method does that a trace cannot follow
             reason = f"{adapter.get('peft_type')} is not traced: {str(error).splitlines()[0][:100]}"
     return ManyCardRun(
-        file=row["file"], line=0, kind="PEFT on FLUX.2" if is_image else "PEFT's methods", model=train["model_id"],
-        num_cards=1, batch=train["batch_size"], config=row["experiment"], is_autocast=train["use_amp"],
-        measured_peak=measured(row, "accelerator_memory_max"), measured_rest=0, peak=peak, rest=0, refused=reason,
+        file=row["file"],
+        line=0,
+        kind="PEFT on FLUX.2" if is_image else "PEFT's methods",
+        model=train["model_id"],
+        num_cards=1,
+        batch=train["batch_size"],
+        config=row["experiment"],
+        is_autocast=train["use_amp"],
+        measured_peak=measured(row, "accelerator_memory_max"),
+        measured_rest=0,
+        peak=peak,
+        rest=0,
+        refused=reason,
         seconds=round(time.perf_counter() - started, 1),
     )
 
@@ -222,9 +288,17 @@ def peft_refusal(row: dict[str, str], train: dict) -> str:
     if train["model_id"] not in ("meta-llama/Llama-3.2-3B", flux_programs.MODEL):
         return f"{train['model_id']} is not rebuilt"
     recomputes = train["model_id"] == flux_programs.MODEL
-    if train["dtype"] != "bfloat16" or train["use_amp"] or train["use_gc"] != recomputes or train["compile"]:
+    if (
+        train["dtype"] != "bfloat16"
+        or train["use_amp"]
+        or train["use_gc"] != recomputes
+        or train["compile"]
+    ):
         return "PEFT's runs in another dtype, with autocast, other recomputation or compiled are not rebuilt"
-    if '"peft_type": "ADALORA"' in row["peft_config"] or '"peft_type": "ADAMSS"' in row["peft_config"]:
+    if (
+        '"peft_type": "ADALORA"' in row["peft_config"]
+        or '"peft_type": "ADAMSS"' in row["peft_config"]
+    ):
         return "what AdaLoRA and AdaMSS do after each step (update_and_allocate) is not rebuilt"
     if not measured(row, "accelerator_memory_max"):
         return "its bytes were not recorded"
@@ -247,10 +321,19 @@ def liger_run_of(row: dict[str, str]) -> ManyCardRun:
         reason = f"{row['gpu_name']} is not among the cards"
     x = f"{row['x_name']}={row['x_value']}"
     return ManyCardRun(
-        file="all_benchmark_data.csv", line=row["line"], kind="Liger's twins", model=row["gpu_name"], num_cards=1,
-        batch=1, config=f"{kernel} {provider} {row['kernel_operation_mode']} {x}", is_autocast=False,
-        measured_peak=round(float(row["y_value_50"]) * 2**20), measured_rest=0,
-        peak=0 if reason else liger_programs.peak_bytes(row), rest=0, refused=reason,
+        file="all_benchmark_data.csv",
+        line=row["line"],
+        kind="Liger's twins",
+        model=row["gpu_name"],
+        num_cards=1,
+        batch=1,
+        config=f"{kernel} {provider} {row['kernel_operation_mode']} {x}",
+        is_autocast=False,
+        measured_peak=round(float(row["y_value_50"]) * 2**20),
+        measured_rest=0,
+        peak=0 if reason else liger_programs.peak_bytes(row),
+        rest=0,
+        refused=reason,
         seconds=round(time.perf_counter() - started, 1),
     )
 

@@ -40,14 +40,19 @@ def build(train: dict, adapter: dict | None, lengths: tuple[int, ...]) -> Callab
 
     def make():
         config = transformers.LlamaConfig(**options)
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).to("cuda")
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).to(
+            "cuda"
+        )
         if adapter:
             of_type = peft.PEFT_TYPE_TO_CONFIG_MAPPING[adapter["peft_type"]]
             known = {field.name for field in dataclasses.fields(of_type)}
-            model = peft.get_peft_model(model, of_type(**{k: v for k, v in adapter.items() if k in known}))
+            model = peft.get_peft_model(
+                model, of_type(**{k: v for k, v in adapter.items() if k in known})
+            )
         optimizer = optimizer_of(model, train)
         if adapter:
-            with model.disable_adapter():  # the benchmark's first measure; leaving it makes lora_A trained again
+            # the benchmark's first measure; leaving it makes lora_A trained again
+            with model.disable_adapter():
                 pass
         model.train()
         alive, coming = {}, iter(lengths)
@@ -76,7 +81,9 @@ def optimizer_of(model, train: dict):
 
     match train["optimizer_type"]:
         case "lora+":
-            return optimizers.create_loraplus_optimizer(model, torch.optim.AdamW, **train["optimizer_kwargs"])
+            return optimizers.create_loraplus_optimizer(
+                model, torch.optim.AdamW, **train["optimizer_kwargs"]
+            )
         case "lora-fa":
             return optimizers.create_lorafa_optimizer(model, **train["optimizer_kwargs"])
         case name:
@@ -86,7 +93,9 @@ def optimizer_of(model, train: dict):
 def reserved_bytes(row: dict[str, str], lengths: tuple[int, ...] = LENGTHS) -> int:
     """The greatest reserved bytes of a row's three steps."""
     adapter = json.loads(row["peft_config"]) if row["peft_config"] else None
-    trace = trace_script(build(json.loads(row["train_config"]), adapter, lengths), steps=len(lengths))
+    trace = trace_script(
+        build(json.loads(row["train_config"]), adapter, lengths), steps=len(lengths)
+    )
     allocator, step = CachingAllocator(), None
     player = Player(allocator, workspace_bytes(L40S))
     for event in trace.events:

@@ -24,15 +24,31 @@ from stepscope import replay_trace, trace_script
 FULL, SHORTER = programs.FULL_LENGTH, (60, 100)
 LENGTHS = (
     (FULL,) * 4,
-    *((*(FULL,) * place, length, *(FULL,) * (3 - place)) for place in range(4) for length in SHORTER),
+    *(
+        (*(FULL,) * place, length, *(FULL,) * (3 - place))
+        for place in range(4)
+        for length in SHORTER
+    ),
 )
 """Tokens of the longest line in each of four batches: all full, or one of them shorter. Nobody recorded which."""
 LEAST_BATCH_OF_FULL_LENGTH = 15
 """From so many lines on, one of them has 128 tokens in nearly every batch."""
 CARDS = {
-    "RTX 3060": {"compute_capability": (8, 6), "capacity_bytes": 12_622_168_064, "torch_version": "2.6.0"},
-    "RTX 4060": {"compute_capability": (8, 9), "capacity_bytes": 8_585_216_000, "torch_version": "2.6.0"},
-    "A100 40 GB": {"compute_capability": (8, 0), "capacity_bytes": 42_298_834_944, "torch_version": "2.6.0"},
+    "RTX 3060": {
+        "compute_capability": (8, 6),
+        "capacity_bytes": 12_622_168_064,
+        "torch_version": "2.6.0",
+    },
+    "RTX 4060": {
+        "compute_capability": (8, 9),
+        "capacity_bytes": 8_585_216_000,
+        "torch_version": "2.6.0",
+    },
+    "A100 40 GB": {
+        "compute_capability": (8, 0),
+        "capacity_bytes": 42_298_834_944,
+        "torch_version": "2.6.0",
+    },
     "B200": {"compute_capability": (10, 0), "torch_version": "2.11.0+cu128"},
 }
 """How each card's allocator works: its size as the driver reports it, and the version of torch that ran."""
@@ -51,7 +67,10 @@ def predict(run: PublicRun) -> Prediction:
     if run.set == "xMem CNNs":
         return _replayed(run, programs.convolutional(run.model, run.optimizer, run.batch), 3)
     ways = LENGTHS if run.batch < LEAST_BATCH_OF_FULL_LENGTH else LENGTHS[:1]
-    drawn = [_replayed(run, programs.transformer(run.model, run.optimizer, run.batch, way), 4) for way in ways]
+    drawn = [
+        _replayed(run, programs.transformer(run.model, run.optimizer, run.batch, way), 4)
+        for way in ways
+    ]
     by_size = sorted(drawn, key=lambda prediction: prediction.expected_bytes)
     expected = by_size[len(by_size) // 2]
     return dataclasses.replace(
@@ -63,9 +82,13 @@ def _replayed(run: PublicRun, build, steps: int) -> Prediction:
     replay = replay_trace(trace_script(build, steps=steps), **CARDS[run.card])
     reserved, allocated = replay.peak_reserved_bytes, replay.peak_allocated_bytes
     if run.set == "CS336 on a B200":
-        allocated = replay.timeline.for_step(steps).peak_bytes  # its counters were reset before the last step
+        # its counters were reset before the last step
+        allocated = replay.timeline.for_step(steps).peak_bytes
     return Prediction(
-        expected_bytes=reserved, low_bytes=reserved, high_bytes=reserved, allocated_bytes=allocated,
+        expected_bytes=reserved,
+        low_bytes=reserved,
+        high_bytes=reserved,
+        allocated_bytes=allocated,
         is_failure=int(replay.failure is not None),
     )
 
@@ -86,7 +109,9 @@ def _b200_program(run: PublicRun):
 
 def provenance(beside: str = "torchvision") -> str:
     """Which libraries predict, when, and on what kind of machine."""
-    libraries = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", beside))
+    libraries = ", ".join(
+        f"{name} {importlib.metadata.version(name)}" for name in ("torch", beside)
+    )
     programs.with_torchvision_operators()
     import transformers
 
@@ -97,10 +122,14 @@ def provenance(beside: str = "torchvision") -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--set", help="only the runs whose set begins so")
-    parser.add_argument("--rows", type=Path, nargs="+", help="store the rows of these files, and nothing else")
+    parser.add_argument(
+        "--rows", type=Path, nargs="+", help="store the rows of these files, and nothing else"
+    )
     asked = parser.parse_args()
     if asked.rows:
-        store_many_cards([run for file in asked.rows for run in predicted_rows(file)], provenance("peft"))
+        store_many_cards(
+            [run for file in asked.rows for run in predicted_rows(file)], provenance("peft")
+        )
         return
     runs = load_public_runs()
     made_with = provenance()

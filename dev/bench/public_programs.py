@@ -29,7 +29,12 @@ NUM_SAMPLES = 4096
 
 Build = Callable[[], Callable[[], object]]
 
-GPT_SMALL = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "activation_function": "gelu"}
+GPT_SMALL = {
+    "resid_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "attn_pdrop": 0.0,
+    "activation_function": "gelu",
+}
 TRANSFORMERS = {
     "distilbert/distilgpt2": ("GPT2Config", {"n_layer": 6}),
     "openai-community/gpt2": ("GPT2Config", {}),
@@ -39,50 +44,109 @@ TRANSFORMERS = {
     ),
     "EleutherAI/gpt-neo-125M": (
         "GPTNeoConfig",
-        {"hidden_size": 768, "num_layers": 12, "num_heads": 12, "attention_types": [[["global", "local"], 6]]},
+        {
+            "hidden_size": 768,
+            "num_layers": 12,
+            "num_heads": 12,
+            "attention_types": [[["global", "local"], 6]],
+        },
     ),
     "facebook/opt-125m": ("OPTConfig", {}),
     "facebook/opt-350m": (
         "OPTConfig",
-        {"hidden_size": 1024, "num_hidden_layers": 24, "ffn_dim": 4096, "num_attention_heads": 16,
-         "word_embed_proj_dim": 512, "do_layer_norm_before": False},
+        {
+            "hidden_size": 1024,
+            "num_hidden_layers": 24,
+            "ffn_dim": 4096,
+            "num_attention_heads": 16,
+            "word_embed_proj_dim": 512,
+            "do_layer_norm_before": False,
+        },
     ),
     "T5-small": (
         "T5Config",
-        {"d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8, "decoder_start_token_id": 0},
+        {
+            "d_model": 512,
+            "d_kv": 64,
+            "d_ff": 2048,
+            "num_layers": 6,
+            "num_heads": 8,
+            "decoder_start_token_id": 0,
+        },
     ),
     "Qwen/Qwen3-4B": (
         "Qwen3Config",
-        {"vocab_size": 151936, "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36,
-         "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": True},
+        {
+            "vocab_size": 151936,
+            "hidden_size": 2560,
+            "intermediate_size": 9728,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "tie_word_embeddings": True,
+        },
     ),
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": (
         "Qwen2Config",
-        {"vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
-         "num_attention_heads": 12, "num_key_value_heads": 2, "tie_word_embeddings": False},
+        {
+            "vocab_size": 151936,
+            "hidden_size": 1536,
+            "intermediate_size": 8960,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 12,
+            "num_key_value_heads": 2,
+            "tie_word_embeddings": False,
+        },
     ),
     "meta-llama/Llama-3.2-3B-Instruct": (
         "LlamaConfig",
-        {"vocab_size": 128256, "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 28,
-         "num_attention_heads": 24, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": True},
+        {
+            "vocab_size": 128256,
+            "hidden_size": 3072,
+            "intermediate_size": 8192,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 24,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "tie_word_embeddings": True,
+        },
     ),
 }
 """Each model's configuration class in transformers and what differs from its defaults, as the model's page gives it."""
 
 CONVOLUTIONAL = {
-    "VGG16": "vgg16", "VGG19": "vgg19", "ResNet50": "resnet50", "ResNet101": "resnet101", "ResNet152": "resnet152",
-    "MobileNetV2": "mobilenet_v2", "ConvNeXtTiny": "convnext_tiny", "ConvNeXtBase": "convnext_base",
-    "RegNetX400MF": "regnet_x_400mf", "RegNetY400MF": "regnet_y_400mf",
+    "VGG16": "vgg16",
+    "VGG19": "vgg19",
+    "ResNet50": "resnet50",
+    "ResNet101": "resnet101",
+    "ResNet152": "resnet152",
+    "MobileNetV2": "mobilenet_v2",
+    "ConvNeXtTiny": "convnext_tiny",
+    "ConvNeXtBase": "convnext_base",
+    "RegNetX400MF": "regnet_x_400mf",
+    "RegNetY400MF": "regnet_y_400mf",
 }
 """Torchvision's constructors; MnasNet is made by its class, for 10 classes."""
 
 ACTIVATIONS = {
-    "elu": nn.ELU, "gelu": nn.GELU, "identity": nn.Identity, "leaky_relu": nn.LeakyReLU, "mish": nn.Mish,
-    "prelu": nn.PReLU, "relu": nn.ReLU, "selu": nn.SELU, "softplus": nn.Softplus, "swish": nn.SiLU, "tanh": nn.Tanh,
+    "elu": nn.ELU,
+    "gelu": nn.GELU,
+    "identity": nn.Identity,
+    "leaky_relu": nn.LeakyReLU,
+    "mish": nn.Mish,
+    "prelu": nn.PReLU,
+    "relu": nn.ReLU,
+    "selu": nn.SELU,
+    "softplus": nn.Softplus,
+    "swish": nn.SiLU,
+    "tanh": nn.Tanh,
 }
 
 
-def transformer(model: str, optimizer: str, batch: int, lengths: Sequence[int] = (FULL_LENGTH,) * 4) -> Build:
+def transformer(
+    model: str, optimizer: str, batch: int, lengths: Sequence[int] = (FULL_LENGTH,) * 4
+) -> Build:
     """The program of one transformer run; ``lengths`` are the tokens of each step's batch."""
     with_torchvision_operators()
     import transformers
@@ -154,7 +218,9 @@ def layer_widths(inputs: int, outputs: int, depth: int, architecture: str) -> li
     widths = [inputs]
     for _ in range(depth):
         narrower = {
-            "pyramid": widths[-1] // 2, "bottleneck": widths[-1] // 2, "uniform": inputs,
+            "pyramid": widths[-1] // 2,
+            "bottleneck": widths[-1] // 2,
+            "uniform": inputs,
             "gradual": widths[-1] - (inputs - outputs) // depth,
         }[architecture]
         widths.append(max(narrower, outputs))
@@ -163,7 +229,9 @@ def layer_widths(inputs: int, outputs: int, depth: int, architecture: str) -> li
     return widths
 
 
-def classified(network, classes: int, sizes: Sequence[int], draw: Callable, *kept, takes_largest=False):
+def classified(
+    network, classes: int, sizes: Sequence[int], draw: Callable, *kept, takes_largest=False
+):
     """A training step by Adam on as many samples as ``sizes`` says, one number a step.
 
     ``draw(samples)`` makes a step's inputs in the host's memory. Inputs, labels, outputs and loss of a step stay alive
@@ -187,7 +255,9 @@ def classified(network, classes: int, sizes: Sequence[int], draw: Callable, *kep
     return step
 
 
-def after(product: nn.Module, norm: nn.Module, activation: str, has_dropout: str, has_norm: str) -> list[nn.Module]:
+def after(
+    product: nn.Module, norm: nn.Module, activation: str, has_dropout: str, has_norm: str
+) -> list[nn.Module]:
     """One layer of a generated network: the product, then norm, activation and dropout where it has them."""
     layers = [product, *([norm] if has_norm == "1" else []), ACTIVATIONS[activation]()]
     return layers + ([nn.Dropout(0.3)] if has_dropout == "1" else [])
@@ -202,8 +272,12 @@ def perceptron(config: str, batch: int) -> Build:
     def build():
         layers, widths = [], layer_widths(inputs, outputs, depth, architecture)
         for narrow, wide in itertools.pairwise(widths):
-            layers += after(nn.Linear(narrow, wide), nn.BatchNorm1d(wide), activation, has_dropout, has_norm)
-        network = nn.Sequential(*layers, nn.Linear(widths[-1], outputs), nn.Softmax(dim=1)).to("cuda")
+            layers += after(
+                nn.Linear(narrow, wide), nn.BatchNorm1d(wide), activation, has_dropout, has_norm
+            )
+        network = nn.Sequential(*layers, nn.Linear(widths[-1], outputs), nn.Softmax(dim=1)).to(
+            "cuda"
+        )
         network(torch.rand(2, inputs, device="cuda"))  # a printed summary of the model runs it once
 
         def draw(samples):
@@ -219,7 +293,9 @@ def stack(config: str, batch: int) -> Build:
 
     ``config`` says channels, classes, architecture, first width, depth, size, activation, dropout and norm.
     """
-    channels, classes, architecture, first, depth, size, activation, has_dropout, has_norm = config.split()
+    channels, classes, architecture, first, depth, size, activation, has_dropout, has_norm = (
+        config.split()
+    )
     widths = filters(architecture, int(first), int(depth))
     classes, shape = int(classes), (int(channels), int(size), int(size))
     rest = 10_000 % batch or batch
@@ -229,7 +305,12 @@ def stack(config: str, batch: int) -> Build:
         for narrow, wide in itertools.pairwise((int(channels), *widths)):
             product = nn.Conv2d(narrow, wide, 3, padding=1)
             layers += after(product, nn.BatchNorm2d(wide), activation, has_dropout, has_norm)
-        head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes), nn.Softmax(dim=1))
+        head = (
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(widths[-1], classes),
+            nn.Softmax(dim=1),
+        )
         network = nn.Sequential(*layers, *head).to("cuda")
 
         def draw(samples):
@@ -259,8 +340,13 @@ def filters(architecture: str, first: int, depth: int) -> list[int]:
         case "hourglass":
             half, rest = depth // 2, depth - depth // 2
             wider = [int(first * (top ** (1 / half)) ** place) for place in range(half)]
-            return wider + [int(first * (top ** (1 / rest)) ** (depth - place - 1)) for place in range(half, depth)]
-    raise ValueError(f"architecture={architecture!r} is not one of uniform, pyramid, gradual, hourglass")
+            return wider + [
+                int(first * (top ** (1 / rest)) ** (depth - place - 1))
+                for place in range(half, depth)
+            ]
+    raise ValueError(
+        f"architecture={architecture!r} is not one of uniform, pyramid, gradual, hourglass"
+    )
 
 
 class Classifier(nn.Module):
@@ -298,7 +384,9 @@ def encoder(config: str, batch: int) -> Build:
         first_batch = draw(batch).to("cuda")
         network(first_batch)  # tried once, and run again for a summary of the model
         network(first_batch)
-        return classified(network, classes, (batch, batch, rest, batch), draw, first_batch, takes_largest=True)
+        return classified(
+            network, classes, (batch, batch, rest, batch), draw, first_batch, takes_largest=True
+        )
 
     return build
 

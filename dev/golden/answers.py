@@ -46,7 +46,13 @@ if IS_OLD:
     from memkit.formula import count_adapter_parameters
     from memkit.setup import AdapterConfig, Layout
     from memkit.sharding import estimate_sharded
-    from memkit.widgets import AdapterExplorer, FrontierExplorer, MemoryExplorer, PlanExplorer, ShardingExplorer
+    from memkit.widgets import (
+        AdapterExplorer,
+        FrontierExplorer,
+        MemoryExplorer,
+        PlanExplorer,
+        ShardingExplorer,
+    )
 
     trace_script, job_build, experts_config = trace_memory, training_build, replace
 
@@ -86,30 +92,68 @@ def sha(value: object) -> str:
 def instants(timeline) -> list:
     """Every instant, by part."""
     return [
-        (i.name, i.step, i.micro_batch, i.weights, i.gradients, i.optimizer_states, i.activations, i.temporary)
+        (
+            i.name,
+            i.step,
+            i.micro_batch,
+            i.weights,
+            i.gradients,
+            i.optimizer_states,
+            i.activations,
+            i.temporary,
+        )
         for i in timeline.instants
     ]
 
 
 MODELS = [
-    models.GPT2_SMALL, models.GPT2_LARGE, models.LLAMA_2_7B, models.LLAMA_3_8B, models.LLAMA_32_1B, models.QWEN_2_05B,
-    models.QWEN_3_06B, models.MISTRAL_7B, models.TINY_GPT2, models.TINY_LLAMA,
+    models.GPT2_SMALL,
+    models.GPT2_LARGE,
+    models.LLAMA_2_7B,
+    models.LLAMA_3_8B,
+    models.LLAMA_32_1B,
+    models.QWEN_2_05B,
+    models.QWEN_3_06B,
+    models.MISTRAL_7B,
+    models.TINY_GPT2,
+    models.TINY_LLAMA,
 ]
 TINY = [
-    models.TINY_GPT2, models.TINY_LLAMA, replace(models.QWEN_3_06B, num_layers=3, vocab_size=1000),
+    models.TINY_GPT2,
+    models.TINY_LLAMA,
+    replace(models.QWEN_3_06B, num_layers=3, vocab_size=1000),
     replace(models.GPT2_SMALL, num_layers=3, vocab_size=800),
 ]
 PRECISIONS = [
-    recipes.FP32, recipes.AUTOCAST_BF16, recipes.AUTOCAST_FP16, recipes.PURE_BF16, recipes.BF16_MASTER,
-    recipes.MEGATRON, recipes.KAHAN_BF16, recipes.BF16_TWO_GRADIENTS,
+    recipes.FP32,
+    recipes.AUTOCAST_BF16,
+    recipes.AUTOCAST_FP16,
+    recipes.PURE_BF16,
+    recipes.BF16_MASTER,
+    recipes.MEGATRON,
+    recipes.KAHAN_BF16,
+    recipes.BF16_TWO_GRADIENTS,
 ]
 OPTIMIZERS_OF_TORCH = [
-    ("AdamW", "foreach"), ("AdamW", "for-loop"), ("AdamW", "fused"), ("SGD", "foreach"), ("SGD momentum", "fused"),
+    ("AdamW", "foreach"),
+    ("AdamW", "for-loop"),
+    ("AdamW", "fused"),
+    ("SGD", "foreach"),
+    ("SGD momentum", "fused"),
 ]
 LARGE_STATES = [
-    ("AdamW", "foreach"), ("AdamW", "fused"), ("AdamW", "for-loop"), ("Adafactor", "for-loop"), ("Lion", "foreach"),
-    ("Lion", "for-loop"), ("torchao 8-bit AdamW", "fused"), ("torchao 4-bit AdamW", "fused"), ("8-bit AdamW", "fused"),
-    ("torchao FP8 AdamW", "fused"), ("paged AdamW", "fused"), ("paged 8-bit AdamW", "foreach"),
+    ("AdamW", "foreach"),
+    ("AdamW", "fused"),
+    ("AdamW", "for-loop"),
+    ("Adafactor", "for-loop"),
+    ("Lion", "foreach"),
+    ("Lion", "for-loop"),
+    ("torchao 8-bit AdamW", "fused"),
+    ("torchao 4-bit AdamW", "fused"),
+    ("8-bit AdamW", "fused"),
+    ("torchao FP8 AdamW", "fused"),
+    ("paged AdamW", "fused"),
+    ("paged 8-bit AdamW", "foreach"),
 ]
 
 
@@ -117,15 +161,25 @@ def drawn_setup(rng: random.Random, tiny: bool = False) -> TrainingSetup:
     """A setup that has a formula."""
     while True:
         model = rng.choice(TINY if tiny else MODELS)
-        every = [*strategies.all_strategies(model.num_layers)[:7], strategies.every(2), strategies.every(3)]
+        every = [
+            *strategies.all_strategies(model.num_layers)[:7],
+            strategies.every(2),
+            strategies.every(3),
+        ]
         every += [strategies.groups(2), strategies.sequential(3), strategies.NONE, strategies.NONE]
         fields = dict(  # noqa: C408
-            precision=rng.choice(PRECISIONS[:4] if tiny else PRECISIONS), recomputation=rng.choice(every),
-            optimizer=optimizer(*rng.choice(OPTIMIZERS_OF_TORCH)), micro_batch_size=rng.choice([1, 2, 3, 4]),
-            seq_len=rng.choice([64, 128, 256, 500]), grad_accum_steps=rng.choice([1, 1, 1, 2, 3]),
-            attention=rng.choice(["stored", "flash", "efficient"]), dropout=rng.choice([0.0, 0.0, 0.1]),
-            uses_fused_norm=rng.choice([True, True, False]), upcasts_logits=rng.choice([True, False]),
-            sets_grads_to_none=rng.choice([True, True, False]), device=rng.choice(["cuda", "cuda", "cpu"]),
+            precision=rng.choice(PRECISIONS[:4] if tiny else PRECISIONS),
+            recomputation=rng.choice(every),
+            optimizer=optimizer(*rng.choice(OPTIMIZERS_OF_TORCH)),
+            micro_batch_size=rng.choice([1, 2, 3, 4]),
+            seq_len=rng.choice([64, 128, 256, 500]),
+            grad_accum_steps=rng.choice([1, 1, 1, 2, 3]),
+            attention=rng.choice(["stored", "flash", "efficient"]),
+            dropout=rng.choice([0.0, 0.0, 0.1]),
+            uses_fused_norm=rng.choice([True, True, False]),
+            upcasts_logits=rng.choice([True, False]),
+            sets_grads_to_none=rng.choice([True, True, False]),
+            device=rng.choice(["cuda", "cuda", "cpu"]),
         )
         try:
             setup = TrainingSetup(model=model, **fields)
@@ -142,16 +196,33 @@ def formula_answers(rng: random.Random, count: int = 400) -> list[dict]:
         setup = drawn_setup(rng)
         timeline, flops = estimate_memory(setup), step_flops(setup)
         again = setup, setup.recomputation
-        found.append({
-            "case": f"{setup.model.name} {setup.precision.name} {setup.recomputation.name} {setup.device}",
-            "instants": sha(instants(timeline)),
-            "ledger": sha([(x.name, x.op, x.axes, x.dtype, x.count) for x in block_ledger(setup).lines]),
-            "flops": sha([flops.forward, flops.backward, flops.recomputed, flops.in_kernel]),
-            "kept": sha([activation_bytes(setup), autocast_cast_bytes(setup), blocks_ledger(*again).num_bytes]),
-            "products": sha([product.name for product in saved_products(*again)]),
-            "bytes per parameter": sha(sorted(bytes_per_parameter(setup.precision, setup.optimizer).items())),
-            "events": sha([(e.block, e.num_bytes, e.part, e.phase, e.op, e.where, e.step) for e in timeline.events]),
-        })
+        found.append(
+            {
+                "case": f"{setup.model.name} {setup.precision.name} {setup.recomputation.name} {setup.device}",
+                "instants": sha(instants(timeline)),
+                "ledger": sha(
+                    [(x.name, x.op, x.axes, x.dtype, x.count) for x in block_ledger(setup).lines]
+                ),
+                "flops": sha([flops.forward, flops.backward, flops.recomputed, flops.in_kernel]),
+                "kept": sha(
+                    [
+                        activation_bytes(setup),
+                        autocast_cast_bytes(setup),
+                        blocks_ledger(*again).num_bytes,
+                    ]
+                ),
+                "products": sha([product.name for product in saved_products(*again)]),
+                "bytes per parameter": sha(
+                    sorted(bytes_per_parameter(setup.precision, setup.optimizer).items())
+                ),
+                "events": sha(
+                    [
+                        (e.block, e.num_bytes, e.part, e.phase, e.op, e.where, e.step)
+                        for e in timeline.events
+                    ]
+                ),
+            }
+        )
     return found
 
 
@@ -159,7 +230,8 @@ def traced(build, trace, device: str) -> dict:
     """A trace's answers; autocast's frees have no order of their own on the CPU."""
     timeline = trace(build, device=device)
     events = [
-        (e.num_bytes, e.part, e.phase, e.op, e.where.endswith("(backward)"), e.is_scratch) for e in timeline.events
+        (e.num_bytes, e.part, e.phase, e.op, e.where.endswith("(backward)"), e.is_scratch)
+        for e in timeline.events
     ]
     events = sorted(map(repr, events)) if device == "cpu" else events
     return {"instants": sha(instants(timeline)), "events": sha(events)}
@@ -170,8 +242,12 @@ def trace_answers(rng: random.Random, count: int = 100) -> list[dict]:
     found = []
     for number in range(count):
         setup = drawn_setup(rng, tiny=True)
-        answer = {"case": f"{setup.model.name} {setup.precision.name} {setup.recomputation.name} {setup.device}"}
-        for prefix, trace in (("", trace_memory), ("script's ", trace_script))[: 1 + (number % 3 == 0)]:
+        answer = {
+            "case": f"{setup.model.name} {setup.precision.name} {setup.recomputation.name} {setup.device}"
+        }
+        for prefix, trace in (("", trace_memory), ("script's ", trace_script))[
+            : 1 + (number % 3 == 0)
+        ]:
             try:
                 answers = traced(training_build(setup), trace, setup.device)
             except Exception as error:  # noqa: BLE001 - a refusal is an answer too
@@ -188,30 +264,47 @@ def job_answers(rng: random.Random, count: int = 300) -> list[dict]:
     """Adapters, 4 bits, experts, places, layouts and more optimizers, by formula; every tenth traced."""
     base = replace(models.QWEN_3_06B, num_layers=6, vocab_size=5000, intermediate_size=1536)
     experts = experts_config(base, num_experts=8, experts_per_token=2, expert_size=256)
-    mixed = experts_config(base, num_experts=8, experts_per_token=2, expert_size=256, dense_layers=(0, 3))
+    mixed = experts_config(
+        base, num_experts=8, experts_per_token=2, expert_size=256, dense_layers=(0, 3)
+    )
     found = []
     while len(found) < count:
-        model = rng.choice([models.GPT2_SMALL, models.LLAMA_2_7B, models.LLAMA_32_1B, experts, mixed])
-        place = rng.choice(["after backward"] * 3 + ["in backward", "on the host", "on the host, gradients too"])
-        linear = ["qkv", "output", "up", "down"] if model.fuses_qkv else ["query", "key", "value", "output"]
+        model = rng.choice(
+            [models.GPT2_SMALL, models.LLAMA_2_7B, models.LLAMA_32_1B, experts, mixed]
+        )
+        place = rng.choice(
+            ["after backward"] * 3 + ["in backward", "on the host", "on the host, gradients too"]
+        )
+        linear = (
+            ["qkv", "output", "up", "down"]
+            if model.fuses_qkv
+            else ["query", "key", "value", "output"]
+        )
         adapter = rng.choice([None, None, (8, "as loaded", 0.0), (16, "nf4", 0.0), (4, "nf4", 0.1)])
         targets = tuple(sorted(rng.sample(linear, rng.randint(1, 4))))
         layout = rng.choice([None, None, None, (0, 4), (1, 4), (2, 4), (3, 8)])
         name = rng.choice(LARGE_STATES)
         options = dict(  # noqa: C408
-            num_replicas=rng.choice([1, 2]), offloads=rng.choice([False, False, True]),
+            num_replicas=rng.choice([1, 2]),
+            offloads=rng.choice([False, False, True]),
             param_dtype=rng.choice([None, "bfloat16"]),
         )
         fields = dict(  # noqa: C408
-            model=model, precision=rng.choice([PRECISIONS[i] for i in (0, 1, 3, 4)]),
-            micro_batch_size=rng.choice([1, 2, 3]), seq_len=rng.choice([64, 128, 200]),
-            grad_accum_steps=rng.choice([1, 1, 2]), attention=rng.choice(["stored", "flash"]),
+            model=model,
+            precision=rng.choice([PRECISIONS[i] for i in (0, 1, 3, 4)]),
+            micro_batch_size=rng.choice([1, 2, 3]),
+            seq_len=rng.choice([64, 128, 200]),
+            grad_accum_steps=rng.choice([1, 1, 2]),
+            attention=rng.choice(["stored", "flash"]),
             recomputation=rng.choice(RECOMPUTATIONS),
-            dropout=rng.choice([0.0, 0.0, 0.1]), device=rng.choice(["cuda", "cuda", "cpu"]),
+            dropout=rng.choice([0.0, 0.0, 0.1]),
+            device=rng.choice(["cuda", "cuda", "cpu"]),
         )
         case = f"{model.name} {place} {adapter} {layout} {name} {fields['device']} {fields['precision'].name}"
         try:
-            lora = adapter and AdapterConfig(rank=adapter[0], base=adapter[1], dropout=adapter[2], targets=targets)
+            lora = adapter and AdapterConfig(
+                rank=adapter[0], base=adapter[1], dropout=adapter[2], targets=targets
+            )
             job = make_job(place=place, adapter=lora, optimizer=optimizer(*name), **fields)
             if layout is None:
                 timeline = estimate_memory(job)
@@ -219,34 +312,73 @@ def job_answers(rng: random.Random, count: int = 300) -> list[dict]:
                 more = options if layout[0] >= 2 else {}
                 timeline = estimate_sharded(job, Layout(stage=layout[0], dp_size=layout[1], **more))
             flops = step_flops(job)
-            found.append({
-                "case": case, "instants": sha(instants(timeline)),
-                "ledger": sha([(x.name, x.op, x.axes, x.count) for x in block_ledger(job).lines]),
-                "flops": sha([flops.forward, flops.backward, flops.recomputed, flops.in_kernel]),
-                "counts": sha([count_by_kind(model), count_adapter_parameters(model, lora) if lora else 0]),
-                "events": sha([(e.num_bytes, e.part, e.phase, e.op, e.where, e.step) for e in timeline.events]),
-            })
+            found.append(
+                {
+                    "case": case,
+                    "instants": sha(instants(timeline)),
+                    "ledger": sha(
+                        [(x.name, x.op, x.axes, x.count) for x in block_ledger(job).lines]
+                    ),
+                    "flops": sha(
+                        [flops.forward, flops.backward, flops.recomputed, flops.in_kernel]
+                    ),
+                    "counts": sha(
+                        [count_by_kind(model), count_adapter_parameters(model, lora) if lora else 0]
+                    ),
+                    "events": sha(
+                        [
+                            (e.num_bytes, e.part, e.phase, e.op, e.where, e.step)
+                            for e in timeline.events
+                        ]
+                    ),
+                }
+            )
         except ValueError as error:
-            found.append({"case": case, "refused": str(error)[:40] if "has no formula" in str(error) else "ValueError"})
+            found.append(
+                {
+                    "case": case,
+                    "refused": str(error)[:40] if "has no formula" in str(error) else "ValueError",
+                }
+            )
     return found
 
 
 def program_answers() -> list[dict]:
     """Jobs as PyTorch runs them, traced."""
     base = replace(models.QWEN_3_06B, num_layers=3, vocab_size=1000, intermediate_size=512)
-    experts = experts_config(base, num_experts=8, experts_per_token=2, expert_size=64, dense_layers=(1,))
+    experts = experts_config(
+        base, num_experts=8, experts_per_token=2, expert_size=64, dense_layers=(1,)
+    )
     lora, dropped = AdapterConfig(rank=8), AdapterConfig(rank=4, targets=("qkv", "up"), dropout=0.1)
     jobs = [
         make_job(model=models.TINY_LLAMA, seq_len=64, adapter=lora),
-        make_job(model=models.TINY_GPT2, seq_len=64, adapter=dropped, precision=recipes.AUTOCAST_BF16,
-                 recomputation=strategies.FULL),
+        make_job(
+            model=models.TINY_GPT2,
+            seq_len=64,
+            adapter=dropped,
+            precision=recipes.AUTOCAST_BF16,
+            recomputation=strategies.FULL,
+        ),
         make_job(model=experts, seq_len=64, precision=recipes.PURE_BF16),
         make_job(model=experts, seq_len=64, precision=recipes.AUTOCAST_BF16, micro_batch_size=2),
         make_job(model=experts, seq_len=32, device="cpu"),
         make_job(model=models.TINY_LLAMA, seq_len=64, place="in backward"),
-        make_job(model=models.TINY_LLAMA, seq_len=64, place="in backward", adapter=lora, precision=recipes.PURE_BF16),
-        *(make_job(model=models.TINY_LLAMA, seq_len=64, optimizer=optimizer(*name))
-          for name in (("Lion", "foreach"), ("Adafactor", "for-loop"), ("Muon", "foreach"), ("8-bit AdamW", "fused"))),
+        make_job(
+            model=models.TINY_LLAMA,
+            seq_len=64,
+            place="in backward",
+            adapter=lora,
+            precision=recipes.PURE_BF16,
+        ),
+        *(
+            make_job(model=models.TINY_LLAMA, seq_len=64, optimizer=optimizer(*name))
+            for name in (
+                ("Lion", "foreach"),
+                ("Adafactor", "for-loop"),
+                ("Muon", "foreach"),
+                ("8-bit AdamW", "fused"),
+            )
+        ),
     ]
     found = []
     for number, job in enumerate(jobs):
@@ -257,26 +389,41 @@ def program_answers() -> list[dict]:
 def plan_answers() -> list[dict]:
     """What the planner finds, chooses and says."""
     jobs = [
-        (models.LLAMA_32_1B, "RTX 4090", 2**14, 2048, 1), (models.GPT2_XL, "T4", 2**13, 1024, 1),
-        (models.LLAMA_2_7B, "RTX 4090", 2**13, 2048, 1), (models.LLAMA_2_7B, "H100 SXM", 2**15, 2048, 1),
-        (models.LLAMA_3_8B, "H100 SXM", 2**17, 4096, 8), (models.GPT2_SMALL, "RTX 3090", 2**16, 512, 1),
+        (models.LLAMA_32_1B, "RTX 4090", 2**14, 2048, 1),
+        (models.GPT2_XL, "T4", 2**13, 1024, 1),
+        (models.LLAMA_2_7B, "RTX 4090", 2**13, 2048, 1),
+        (models.LLAMA_2_7B, "H100 SXM", 2**15, 2048, 1),
+        (models.LLAMA_3_8B, "H100 SXM", 2**17, 4096, 8),
+        (models.GPT2_SMALL, "RTX 3090", 2**16, 512, 1),
     ]
     found = []
     for model, card, tokens, seq_len, num_cards in jobs:
-        plans = find_plans(model, CARDS[card], tokens_per_step=tokens, seq_len=seq_len, num_cards=num_cards)
-        found.append({
-            "case": f"{model.name} {card} {num_cards}", "tried": len(plans.plans),
-            "first": plans.first and plans.first.name,
-            "front": sha([(p.name, p.peak_bytes, p.seconds, p.gives_up) for p in plans.front]),
-            "missed": sha([(p.name, p.peak_bytes) for p in plans.missed]), "not tried": sha(plans.not_tried),
-        })
+        plans = find_plans(
+            model, CARDS[card], tokens_per_step=tokens, seq_len=seq_len, num_cards=num_cards
+        )
+        found.append(
+            {
+                "case": f"{model.name} {card} {num_cards}",
+                "tried": len(plans.plans),
+                "first": plans.first and plans.first.name,
+                "front": sha([(p.name, p.peak_bytes, p.seconds, p.gives_up) for p in plans.front]),
+                "missed": sha([(p.name, p.peak_bytes) for p in plans.missed]),
+                "not tried": sha(plans.not_tried),
+            }
+        )
     return found
 
 
 def panel_answers(rng: random.Random) -> list[dict]:
     """What explorers draw and say for moves drawn by lot."""
     found = []
-    for explorer in (MemoryExplorer, FrontierExplorer, AdapterExplorer, PlanExplorer, ShardingExplorer):
+    for explorer in (
+        MemoryExplorer,
+        FrontierExplorer,
+        AdapterExplorer,
+        PlanExplorer,
+        ShardingExplorer,
+    ):
         panel = explorer()
         for number in range(12):
             name = rng.choice(sorted(set(panel.controls) & COMMON[explorer.__name__]))
@@ -286,19 +433,42 @@ def panel_answers(rng: random.Random) -> list[dict]:
                 continue
             view = panel.shown
             table = [[str(cell) for cell in row] for row in view.table or ()]
-            found.append({"case": f"{explorer.__name__} {number} {name}", "picture": sha(view.chart.svg()),
-                          "words": sha(tuple(view.words)), "table": sha(table),
-                          "more": sha(tuple(view.more())) if view.more else ""})
+            found.append(
+                {
+                    "case": f"{explorer.__name__} {number} {name}",
+                    "picture": sha(view.chart.svg()),
+                    "words": sha(tuple(view.words)),
+                    "table": sha(table),
+                    "more": sha(tuple(view.more())) if view.more else "",
+                }
+            )
     return found
 
 
 COMMON = {
-    "MemoryExplorer": {"model", "card", "precision", "micro_batch_size", "seq_len", "grad_accum_steps", "attention",
-                       "dropout", "recomputation"},
+    "MemoryExplorer": {
+        "model",
+        "card",
+        "precision",
+        "micro_batch_size",
+        "seq_len",
+        "grad_accum_steps",
+        "attention",
+        "dropout",
+        "recomputation",
+    },
     "FrontierExplorer": {"model", "micro_batch_size", "seq_len"},
     "AdapterExplorer": {"model", "targets", "rank", "dtype", "micro_batch_size", "seq_len", "card"},
     "PlanExplorer": {"plan"},
-    "ShardingExplorer": {"model", "stage", "dp_size", "precision", "seq_len", "micro_batch_size", "card"},
+    "ShardingExplorer": {
+        "model",
+        "stage",
+        "dp_size",
+        "precision",
+        "seq_len",
+        "micro_batch_size",
+        "card",
+    },
 }
 
 
@@ -311,8 +481,11 @@ def values_of(control) -> list:
 
 
 KINDS = {
-    "formula": lambda: formula_answers(random.Random(7)), "trace": lambda: trace_answers(random.Random(8)),
-    "jobs": lambda: job_answers(random.Random(11)), "programs": program_answers, "plans": plan_answers,
+    "formula": lambda: formula_answers(random.Random(7)),
+    "trace": lambda: trace_answers(random.Random(8)),
+    "jobs": lambda: job_answers(random.Random(11)),
+    "programs": program_answers,
+    "plans": plan_answers,
     "panels": lambda: panel_answers(random.Random(13)),
 }
 
@@ -334,7 +507,11 @@ def main(verb: str, *names: str) -> int:
         num_different += len(different)
         print(f"{kind}: {len(pairs) - len(different)} of {len(pairs)} equal")
         for old, new in different[:8]:
-            print("  ", old["case"], {k: (old.get(k), new.get(k)) for k in old | new if old.get(k) != new.get(k)})
+            print(
+                "  ",
+                old["case"],
+                {k: (old.get(k), new.get(k)) for k in old | new if old.get(k) != new.get(k)},
+            )
     return num_different
 
 

@@ -23,7 +23,9 @@ def main(name: str, arguments: str, file: str) -> None:
         print(error)
         sys.exit(3)
     changes = {
-        f"{control} {json.dumps(value)}": Host(name, json.loads(arguments)).move(control, value, rests=True)
+        f"{control} {json.dumps(value)}": Host(name, json.loads(arguments)).move(
+            control, value, rests=True
+        )
         for control, value in host.single_moves()
     }
     made = {"html": host.html(), "opening": host.told, "moves": changes}

@@ -13,7 +13,8 @@ from io import BytesIO
 from pathlib import Path
 from urllib.parse import quote
 
-from PIL import Image  # comes with matplotlib: with 8 colours a card is less than a quarter as large
+# comes with matplotlib: with 8 colours a card is less than a quarter as large
+from PIL import Image
 
 from memkit import strategies
 from memkit.cards import CARDS, Card
@@ -91,12 +92,19 @@ def answer(model: ModelConfig, card: Card, seq_len: int, peaks: Sequence[int]) -
     else:
         said = f"Does not fit: {left(spares[0])}. The first that fits is {ways[first]}, {left(spares[first])}."
     rows = [
-        (left(spare), fit.verdict, format_bytes(peak, 1)) for peak, spare, fit in zip(peaks, spares, fits, strict=True)
+        (left(spare), fit.verdict, format_bytes(peak, 1))
+        for peak, spare, fit in zip(peaks, spares, fits, strict=True)
     ]
     bars = [round(100 * min(1, SCALE * peak / card.memory_bytes), 1) for peak in peaks]
     asked = f"{model.name}, all weights, on one {card.name} ({format_bytes(card.memory_bytes, 1)}), {seq_len:,} tokens"
     least = len(WAYS) - 1
-    return {"asked": asked, "said": said, "rows": rows, "bars": bars, "first": least if first is None else first}
+    return {
+        "asked": asked,
+        "said": said,
+        "rows": rows,
+        "bars": bars,
+        "first": least if first is None else first,
+    }
 
 
 def answers() -> dict[str, dict[str, dict]]:
@@ -148,18 +156,20 @@ def first_screen(out: Path, site: str) -> str:
     write_pages(found, out, site)
 
     def menu(label: str, name: str, options: Iterable[str], chosen: str) -> str:
-        listed = "".join(f"<option{' selected' if o == chosen else ''}>{escape(o)}</option>" for o in options)
+        listed = "".join(
+            f"<option{' selected' if o == chosen else ''}>{escape(o)}</option>" for o in options
+        )
         return f'<label>{label} <select name="{name}">{listed}</select></label> '
 
     opening = found[model][card]
     return (
         '<form class="answer" data-answers="answers.json">'
-        f'{menu("Model", "model", found, model)}{menu("Card", "card", found[model], card)}'
+        f"{menu('Model', 'model', found, model)}{menu('Card', 'card', found[model], card)}"
         f'<p class="quiet asked">{escape(opening["asked"])}</p>'
         f'<p role="status" class="said"><strong>{escape(opening["said"])}</strong></p>'
         f'{table_html(opening)}<p role="status" class="price">{prices[opening["first"]]}</p>'
         f'<p class="quiet"><a class="link" href="{address_of(*OPENING)}">A link to this answer</a>, with a picture for '
-        "those who get it. By the formula of <a href=\"01_memory_breakdown.html\">chapter 01</a>, with fused AdamW; "
+        'those who get it. By the formula of <a href="01_memory_breakdown.html">chapter 01</a>, with fused AdamW; '
         "context, workspaces and fragments are counted. "
         '<a href="10_make_it_fit.html">Chapter 10</a> has all plans.</p></form>'
     )
@@ -187,8 +197,13 @@ def card_png(model: str, card: str, found: dict) -> bytes | None:
             f'<text x="{left_edge + width + 8}" y="{y + 17}" font-size="13">{row[2]}</text>'
         )
     pixels = png_of(
-        CARD.format(model=escape(model), card=escape(card), seen=escape(found["said"]), bars=bars,
-                    full=left_edge + width * SCALE)
+        CARD.format(
+            model=escape(model),
+            card=escape(card),
+            seen=escape(found["said"]),
+            bars=bars,
+            full=left_edge + width * SCALE,
+        )
     )
     if pixels is None:
         return None
@@ -219,11 +234,19 @@ def write_pages(found: dict, out: Path, site: str) -> None:
                 (out / address).with_suffix(".png").write_bytes(pixels)
                 image = f'<meta property="og:image" content="{site}{address.removesuffix(".html")}.png">'
             # a page of its own has no script, so its ways are no buttons
-            table = table_html(answered).replace('<button type="button" ', "<b ").replace("</button>", "</b>")
+            table = (
+                table_html(answered)
+                .replace('<button type="button" ', "<b ")
+                .replace("</button>", "</b>")
+            )
             prices = "".join(f"<p>{price(way)}</p>" for way in WAYS).replace("href='", "href='../")
             text = PAGE.format(
-                title=escape(f"Does {model} fit one {card}?"), said=escape(answered["said"]),
-                asked=escape(answered["asked"]), image=image, table=re.sub(r' aria-pressed="\w+"', "", table),
-                prices=prices, query=quote(f"{model}/{card}"),
+                title=escape(f"Does {model} fit one {card}?"),
+                said=escape(answered["said"]),
+                asked=escape(answered["asked"]),
+                image=image,
+                table=re.sub(r' aria-pressed="\w+"', "", table),
+                prices=prices,
+                query=quote(f"{model}/{card}"),
             )
             (out / address).write_text(text, encoding="utf-8")

@@ -35,13 +35,16 @@ from stepscope.experts import PUBLISHED_MODELS
 KINDS = {"": "the lesson", "exercises": "its exercises", "further": "what goes further"}
 OTHER_NAMES = {"04": "also called gradient checkpointing, activation checkpointing, rematerialization"}
 EMPTY_HEADER = re.compile("<th></th>")  # a corner of a table heads nothing
-OF_THE_PICTURE = re.compile("(?:figure|picture) above|of the picture")  # a question that needs its picture
+# a question that needs its picture
+OF_THE_PICTURE = re.compile("(?:figure|picture) above|of the picture")
 OWN_BACKGROUND = re.compile(r"background(-color)?:[^;}]+;?")
 
 
 def section(readme: str, title: str) -> str:
     """What stands under a heading of README. Raises: ValueError: there is no such heading."""
-    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", readme, re.MULTILINE | re.DOTALL)
+    found = re.search(
+        rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", readme, re.MULTILINE | re.DOTALL
+    )
     if not found:
         raise ValueError(f"README.md has no section {title!r}, which the first page shows")
     return found[1]
@@ -51,7 +54,9 @@ def first_page(files: Files, panels: Panels, chapters: list[Page], site: str) ->
     """What the book is, a panel to try, the chapters with their questions, and how to run it."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     title, _, opening = readme.partition("\n")
-    opening = re.sub(r"^!\[.*\n|^```sh\n(?:.*\n)*?```\n", "", opening.partition("\n## ")[0], flags=re.MULTILINE)
+    opening = re.sub(
+        r"^!\[.*\n|^```sh\n(?:.*\n)*?```\n", "", opening.partition("\n## ")[0], flags=re.MULTILINE
+    )
     ways = (
         section(readme, "The chapters")
         .partition("**Three ways to read it.**")[2]
@@ -76,10 +81,18 @@ def first_page(files: Files, panels: Panels, chapters: list[Page], site: str) ->
         "On which machines it runs": files.markdown(section(readme, "On which machines it runs")),
     }
     page = Page(stem="index", title=title.removeprefix("# ").strip())
-    page.headings = [(words.lower().replace(" ", "-").replace("?", ""), words) for words in parts]  # as GitHub does
-    asked = "how much memory VRAM do I need does it fit fine-tune train GPU 7B 8B 13B 70B LoRA QLoRA"
-    page.search.append((page.headings[0][0], "Does it fit my card?", f"{asked} {' '.join(PUBLISHED_MODELS)}"))
-    sections = [f'<section id="{anchor}"><h2>{words}</h2>{parts[words]}</section>' for anchor, words in page.headings]
+    # as GitHub does
+    page.headings = [(words.lower().replace(" ", "-").replace("?", ""), words) for words in parts]
+    asked = (
+        "how much memory VRAM do I need does it fit fine-tune train GPU 7B 8B 13B 70B LoRA QLoRA"
+    )
+    page.search.append(
+        (page.headings[0][0], "Does it fit my card?", f"{asked} {' '.join(PUBLISHED_MODELS)}")
+    )
+    sections = [
+        f'<section id="{anchor}"><h2>{words}</h2>{parts[words]}</section>'
+        for anchor, words in page.headings
+    ]
     sections.insert(1, files.markdown(opening))  # the first screen is the answer
     page.html = f"<h1>{escape(page.title)}</h1>{''.join(sections)}"
     return page
@@ -103,14 +116,18 @@ def claims_page(files: Files) -> Page:
         for entry in (claim for claim in claims.values() if claim.group == letter):
             address = f'id="{entry.id}" data-verdict="{entry.verdict}"'
             page.html += f'<div class="claim" {address}>{cited(entry, files)}</div>'
-            page.search.append((entry.id, f"{entry.id}, {entry.verdict}", f"{entry.claim} {entry.answer}"))
+            page.search.append(
+                (entry.id, f"{entry.id}, {entry.verdict}", f"{entry.claim} {entry.answer}")
+            )
     return page
 
 
 def cited(entry, files: Files) -> str:
     """A claim as the ledger shows it, its number a link to its own address."""
     html = re.sub(
-        r'href="([^"]+)"', lambda found: f'href="{escape(files.address(found[1]))}"', entry_of(entry)
+        r'href="([^"]+)"',
+        lambda found: f'href="{escape(files.address(found[1]))}"',
+        entry_of(entry),
     )
     return html.replace(
         f"<strong>{entry.id}</strong>", f'<a href="#{entry.id}"><strong>{entry.id}</strong></a>', 1
@@ -130,7 +147,9 @@ def questions_page() -> Page:
     )
     for key, shown in questions.items():
         page.html += f'<div class="claim" id="{key}">{page_of(key, shown)}</div>'
-        page.search.append((key, f"Question {key[1:]}", f"{shown.question} {shown.answer} {shown.because}"))
+        page.search.append(
+            (key, f"Question {key[1:]}", f"{shown.question} {shown.answer} {shown.because}")
+        )
     return page
 
 
@@ -225,7 +244,8 @@ def build(out: Path, site: str = "") -> None:
         raise ValueError(f"{out} is not empty and holds no site that could be written anew")
     shutil.rmtree(out, ignore_errors=True)
     (out / "pictures").mkdir(parents=True)
-    (out / "search.json").write_text("{}", encoding="utf-8")  # a build that fails leaves what the next one may replace
+    # a build that fails leaves what the next one may replace
+    (out / "search.json").write_text("{}", encoding="utf-8")
     files, panels = Files(ROOT, out), Panels(ROOT, out)
     writer = ChapterWriter(files, panels)
     chapters = [writer.page(path) for path in notebooks()]
@@ -246,7 +266,10 @@ def build(out: Path, site: str = "") -> None:
     for page in pages:
         before, after = turn[page.stem]
         html = frame.render(
-            book=pages[0].title, title=escape(page.title), stem=page.stem, headings=page.headings,
+            book=pages[0].title,
+            title=escape(page.title),
+            stem=page.stem,
+            headings=page.headings,
             html=EMPTY_HEADER.sub("<td></td>", panels.finished(page.html)),
             pages=[other for other in pages[1:] if not other.kind], family=page.family, kinds=KINDS,
             before=before, after=after, version=memkit.__version__, live=panels,
@@ -263,7 +286,9 @@ def build(out: Path, site: str = "") -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) not in (2, 3):
-        sys.exit("usage: python dev/site/build.py FOLDER [ADDRESS]   (such as https://example.org/book/)")
+        sys.exit(
+            "usage: python dev/site/build.py FOLDER [ADDRESS]   (such as https://example.org/book/)"
+        )
     try:
         build(Path(sys.argv[1]), "".join(sys.argv[2:]))
     except ValueError as error:

@@ -34,10 +34,12 @@ def choice_form(exercise: ChoiceExercise) -> str:
     """A button for each letter, with the replies to all of them."""
     letters = sorted({exercise.right, *dict(exercise.mistakes)})
     replies = {
-        letter: {"status": (said := exercise.check(letter)).status, "text": said.text} for letter in letters
+        letter: {"status": (said := exercise.check(letter)).status, "text": said.text}
+        for letter in letters
     }
     buttons = "".join(
-        f'<label><input type="radio" name="answer" value="{letter}"> {letter}</label> ' for letter in letters
+        f'<label><input type="radio" name="answer" value="{letter}"> {letter}</label> '
+        for letter in letters
     )
     return form(exercise, f"{buttons}<button>Check</button>", "replies", replies)
 
@@ -55,9 +57,13 @@ def record_of(exercise: NumberExercise) -> dict:
     """The exercise with its letters put in: the right number, and every wrong one with its sentence."""
     table = "\n".join(f"{number!r} :: {plain(sentence)}" for number, sentence in exercise.mistakes)
     return {
-        "id": exercise.id, "because": plain(exercise.check(exercise.right).text),
-        "formula": repr(exercise.right), "unit": exercise.unit, "tolerance": exercise.tolerance,
-        "also": [repr(number) for number in exercise.accepted], "table": table,
+        "id": exercise.id,
+        "because": plain(exercise.check(exercise.right).text),
+        "formula": repr(exercise.right),
+        "unit": exercise.unit,
+        "tolerance": exercise.tolerance,
+        "also": [repr(number) for number in exercise.accepted],
+        "table": table,
     }
 
 

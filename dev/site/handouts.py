@@ -19,7 +19,9 @@ from dev.notebooks import family_of
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SECTIONS = ("You will be able to", "Common mistakes", "Summary")
-AXES = "Empty axes of two training steps: bytes upwards, the phases of each step from left to right."
+AXES = (
+    "Empty axes of two training steps: bytes upwards, the phases of each step from left to right."
+)
 NOTES = '<div class="notes"><h3>Notes</h3></div>'
 
 
@@ -43,13 +45,23 @@ def blank_timeline() -> str:
     """Axes of two training steps without a curve: a reader draws the upper edge of a run of their own."""
     names = ("forward", "backward", "optimizer", "zero_grad")
     ends = (70, 210, 360, 440, 480, 620, 770, 850, 890)
-    lines = [f'<line x1="70" y1="{y}" x2="890" y2="{y}" stroke="#aaa"/>' for y in range(20, 261, 48)]
-    lines += [f'<line x1="{x}" y1="20" x2="{x}" y2="260" stroke="#555" stroke-dasharray="3 3"/>' for x in ends]
+    lines = [
+        f'<line x1="70" y1="{y}" x2="890" y2="{y}" stroke="#aaa"/>' for y in range(20, 261, 48)
+    ]
+    lines += [
+        f'<line x1="{x}" y1="20" x2="{x}" y2="260" stroke="#555" stroke-dasharray="3 3"/>'
+        for x in ends
+    ]
     words = [f'<text x="60" y="{y + 4}" text-anchor="end">____</text>' for y in range(20, 261, 48)]
     for number, (start, end) in enumerate(pairwise(ends)):
         low = 276 + 14 * (number % 4 == 3)
-        words.append(f'<text x="{(start + end) / 2}" y="{low}" text-anchor="middle">{names[number % 4]}</text>')
-    words += ['<text x="60" y="10" text-anchor="end">GiB</text>', '<text x="275" y="306">step 1</text>']
+        words.append(
+            f'<text x="{(start + end) / 2}" y="{low}" text-anchor="middle">{names[number % 4]}</text>'
+        )
+    words += [
+        '<text x="60" y="10" text-anchor="end">GiB</text>',
+        '<text x="275" y="306">step 1</text>',
+    ]
     words.append('<text x="685" y="306">step 2</text>')
     picture = f'<svg viewBox="0 0 900 312" font-size="12" role="img" aria-label="{AXES}">{"".join(lines + words)}</svg>'
     return (
@@ -73,8 +85,12 @@ def sheets_of(path: Path, files: Files) -> str:
     number = path.stem[:2]
     if number != "01":
         return f'<section class="handout" id="handout-{number}">{"".join(parts)}{NOTES}</section>'
-    ledger = "".join(text for output in cells["ledger-block"]["outputs"] for text in output["data"]["text/plain"])
-    second = f"<h3>The ledger: what one block keeps</h3><pre>{ledger}</pre>{blank_timeline()}{NOTES}"
+    ledger = "".join(
+        text for output in cells["ledger-block"]["outputs"] for text in output["data"]["text/plain"]
+    )
+    second = (
+        f"<h3>The ledger: what one block keeps</h3><pre>{ledger}</pre>{blank_timeline()}{NOTES}"
+    )
     sheets = (f'<div class="sheet">{inside}</div>' for inside in ("".join(parts), second))
     return f'<section class="handout" id="handout-{number}">{"".join(sheets)}</section>'
 
@@ -82,7 +98,9 @@ def sheets_of(path: Path, files: Files) -> str:
 def handouts_page(chapters: list[Path], files: Files) -> Page:
     """The sheets of these chapters, one after another."""
     page = Page(stem="handouts", title="Handouts: a sheet a chapter")
-    links = ", ".join(f'<a href="#handout-{path.stem[:2]}">{path.stem[:2]}</a>' for path in chapters)
+    links = ", ".join(
+        f'<a href="#handout-{path.stem[:2]}">{path.stem[:2]}</a>' for path in chapters
+    )
     page.html = (
         f'<h1>{page.title}</h1><p class="screen">A chapter\'s goals, common mistakes and summary on a sheet to print. '
         f'Choose a chapter, and the browser prints its sheet alone: {links}; <a href="#main">all of them</a>.</p>'
@@ -93,14 +111,20 @@ def handouts_page(chapters: list[Path], files: Files) -> Page:
 def print_page(browser: str, address: str, pdf: Path) -> None:
     """Print a page of the site as a Chromium does."""
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer"]
-    subprocess.run([browser, *flags, f"--print-to-pdf={pdf.resolve()}", address], check=True, capture_output=True)
+    subprocess.run(
+        [browser, *flags, f"--print-to-pdf={pdf.resolve()}", address],
+        check=True,
+        capture_output=True,
+    )
 
 
 def write_handouts(site: Path, folder: Path) -> None:
     """A PDF for each chapter, and one of all. Raises: ValueError: there is no Chromium."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
-        raise ValueError(f"no Chromium prints the sheets; open {site / 'handouts.html'} in a browser and print there")
+        raise ValueError(
+            f"no Chromium prints the sheets; open {site / 'handouts.html'} in a browser and print there"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     page = (site / "handouts.html").resolve()
     numbers = re.findall('id="handout-([0-9]+)"', page.read_text(encoding="utf-8"))

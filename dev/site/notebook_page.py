@@ -139,7 +139,9 @@ class Files:
         """Markdown as HTML."""
         html = MarkdownWithMath(renderer=Renderer(self)).render(source)
         html = FOLDED.sub(r'<details class="folded">\1', html)
-        return html.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
+        return html.replace("<table>", '<div class="scroll"><table>').replace(
+            "</table>", "</table></div>"
+        )
 
 
 def stem_of(path: Path) -> str:
@@ -226,14 +228,22 @@ class ChapterWriter:
         page.facts = facts[1] if facts else ""
         page.html = "\n".join(self.cell(cell, page) for cell in notebook.cells)
         page.picture = next(iter(re.findall(r'<span class="picture">.*?</span>', page.html)), "")
-        asked = (re.search(r"^## The question\n(.*)", cell.source, re.MULTILINE | re.DOTALL) for cell in notebook.cells)
+        asked = (
+            re.search(r"^## The question\n(.*)", cell.source, re.MULTILINE | re.DOTALL)
+            for cell in notebook.cells
+        )
         page.question = next((found[1] for found in asked if found), "")
         return page
 
     def cell(self, cell, page: Page) -> str:
         """One cell in a frame that carries its id; the page's headings and what a search finds are noted."""
-        html = self.files.markdown(cell.source) if cell.cell_type == "markdown" else self.code_cell(cell)
-        anchor, heading = f"cell-id={cell.id}", page.headings[-1][1] if page.headings else page.title
+        html = (
+            self.files.markdown(cell.source)
+            if cell.cell_type == "markdown"
+            else self.code_cell(cell)
+        )
+        anchor = f"cell-id={cell.id}"
+        heading = page.headings[-1][1] if page.headings else page.title
         for level, name, words in re.findall(r'<h([1-6]) id="([^"]*)">(.*?)</h', html):
             if level == "2":
                 page.headings.append((name, TAG.sub("", words)))
@@ -265,7 +275,9 @@ class ChapterWriter:
             return f'<pre class="output">{ansi2html(chr(10).join(output.traceback))}</pre>'
         data, metadata = output.data, output.metadata
         if FILM in data:
-            still = self.files.picture(base64.b64decode(data["image/png"]), metadata["image/png"]["alt"])
+            still = self.files.picture(
+                base64.b64decode(data["image/png"]), metadata["image/png"]["alt"]
+            )
             return f'<div class="output film" data-film="{self.files.film("".join(data[FILM]))}">{still}</div>'
         for kind in ("image/svg+xml", "image/png"):
             if kind in data:
@@ -276,10 +288,14 @@ class ChapterWriter:
         if "text/html" in data:
             return f'<div class="output scroll">{self.relinked("".join(data["text/html"]))}</div>'
         if "text/markdown" in data:
-            return f'<div class="output">{self.files.markdown("".join(data["text/markdown"]))}</div>'
+            return (
+                f'<div class="output">{self.files.markdown("".join(data["text/markdown"]))}</div>'
+            )
         return f'<pre class="output">{ansi2html("".join(data.get("text/plain", "")))}</pre>'
 
     def relinked(self, html: str) -> str:
         """Stored HTML whose links lead to pages of the site, and whose wide tables say that they go on."""
         html = html.replace('<div style="overflow-x:auto" tabindex="0">', '<div class="scroll">')
-        return re.sub(r'href="([^"]+)"', lambda found: f'href="{self.files.address(found[1])}"', html)
+        return re.sub(
+            r'href="([^"]+)"', lambda found: f'href="{self.files.address(found[1])}"', html
+        )

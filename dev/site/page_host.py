@@ -33,7 +33,9 @@ class Host:
     def __init__(self, name: str, arguments: dict):
         self.explorer = explorer_of(name)(**arguments)
         self.controls = {
-            key: control for key, control in self.explorer.controls.items() if not isinstance(control, Bits)
+            key: control
+            for key, control in self.explorer.controls.items()
+            if not isinstance(control, Bits)
         }
         self.said, self.said_of = (), None
         self.told = self.facts(rests=True)
@@ -48,7 +50,10 @@ class Host:
             if isinstance(control, Choice):
                 options = offered.get(name, control.options)
                 facts[name] = {
-                    "options": [option[0] if isinstance(option, tuple) else str(option) for option in options],
+                    "options": [
+                        option[0] if isinstance(option, tuple) else str(option)
+                        for option in options
+                    ],
                     "value": values_of(options).index(explorer.state[name]),
                 }
             if isinstance(control, Number):
@@ -57,7 +62,8 @@ class Host:
             self.said, self.said_of = tuple(shown.more()), shown
         places = html_places(explorer, self.said, self.said_of is not shown) | {
             "picture": shown.chart.html(),
-            "table": html_table(shown.table), "frame": f"<style>{shown.chart.frame_style()}</style>",
+            "table": html_table(shown.table),
+            "frame": f"<style>{shown.chart.frame_style()}</style>",
         }
         return facts | {name: {"value": html} for name, html in places.items()}
 
@@ -65,12 +71,16 @@ class Host:
         """What has changed since the page was told last; a control that was moved says its value in any case."""
         now, before = self.facts(rests), self.told
         self.told = now
-        return {name: facts for name, facts in now.items() if facts != before[name] or name == moved}
+        return {
+            name: facts for name, facts in now.items() if facts != before[name] or name == moved
+        }
 
     def move(self, name: str, value: object, rests: bool = False) -> dict[str, dict]:
         """The reader has moved a control; a choice is told by its place in the menu."""
         if isinstance(self.controls[name], Choice):
-            options = self.explorer.offered(self.explorer.state).get(name, self.controls[name].options)
+            options = self.explorer.offered(self.explorer.state).get(
+                name, self.controls[name].options
+            )
             value = values_of(options)[value]
         self.explorer.set(**{name: value})
         return self.changes(name, rests)
@@ -171,12 +181,16 @@ def checked(record: str, text: str) -> str:
         tree = ast.parse(typed.strip(), mode="eval")
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant):
-                node.value = float(node.value)  # 9**9**9 overflows; with integers the page would stand still
+                # 9**9**9 overflows; with integers the page would stand still
+                node.value = float(node.value)
         answer = eval(compile(tree, "answer", "eval"), {"__builtins__": {}, **vars(math)})
         answer = int(answer) if answer == int(answer) else answer
     except Exception:  # noqa: BLE001 - whatever is typed
         return json.dumps(
-            {"status": "not yet", "text": f"{text!r} is no number. Type one, such as 53.9e9 or 8 * 7e9."}
+            {
+                "status": "not yet",
+                "text": f"{text!r} is no number. Type one, such as 53.9e9 or 8 * 7e9.",
+            }
         )
     given = json.loads(record)
     feedback = NumberExercise(**given | {"also": tuple(given["also"])}).check(answer)

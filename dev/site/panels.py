@@ -25,7 +25,8 @@ from memkit.widgets.in_page import SCRIPT
 from stepscope import widgets as more
 
 HERE = Path(__file__).resolve().parent
-SCRIPTS, LARGE = ("pyodide.mjs", "pyodide.asm.mjs"), ("pyodide.asm.wasm", "python_stdlib.zip", "memkit.zip")
+SCRIPTS = ("pyodide.mjs", "pyodide.asm.mjs")
+LARGE = ("pyodide.asm.wasm", "python_stdlib.zip", "memkit.zip")
 PACKAGES = "memkit", "stepscope"
 LEFT_OUT = ("program", "tracing", "measuring", "tool")
 """Rooms that no page can import, or has a use for."""
@@ -40,7 +41,8 @@ IN_JUPYTER = '<p class="quiet">{}This panel moves in Jupyter: <code>make lab</co
 class Panels:
     """Collects the panels of all pages, and then makes each of them once."""
 
-    names = (*OWN_PAGES, *({*kit.__all__, *more.__all__} - {"StepFilm"}))  # which needs no Python in the page
+    # StepFilm needs no Python in the page
+    names = (*OWN_PAGES, *({*kit.__all__, *more.__all__} - {"StepFilm"}))
 
     def __init__(self, root: Path, out: Path):
         self.root, self.out = root, out
@@ -67,7 +69,9 @@ class Panels:
         for name in SCRIPTS:
             shutil.copy(npm / name, live)
         lock = json.loads((npm / "pyodide-lock.json").read_text(encoding="utf-8"))
-        (live / "pyodide-lock.json").write_text(json.dumps(lock | {"packages": {}}), encoding="utf-8")
+        (live / "pyodide-lock.json").write_text(
+            json.dumps(lock | {"packages": {}}), encoding="utf-8"
+        )
         with zipfile.ZipFile(npm / "python_stdlib.zip") as library:
             library = packed({name: library.read(name) for name in library.namelist()})
         contents = (npm / "pyodide.asm.wasm").read_bytes(), library, book(self.root)
@@ -81,16 +85,20 @@ class Panels:
     def panel(self, name: str, arguments: dict, stored: str) -> str:
         """One panel as it opens; its moves are a file that the page fetches at the first touch."""
         words, live = json.dumps(arguments, sort_keys=True), self.out / "live"
-        key = hashlib.sha256((live / "memkit.zip.gz").read_bytes() + f"{name}{words}".encode()).hexdigest()[
-            :12
-        ]
+        key = hashlib.sha256(
+            (live / "memkit.zip.gz").read_bytes() + f"{name}{words}".encode()
+        ).hexdigest()[:12]
         kept = self.out.parent / "ahead" / f"{name}-{key}.json.gz"
         kept.parent.mkdir(exist_ok=True)
         if not kept.exists():
             path = os.pathsep.join(map(str, (HERE, self.root, self.root / "chapters")))
             command = [sys.executable, str(HERE / "ahead.py"), name, words, str(kept)]
             done = subprocess.run(
-                command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
+                command,
+                env=os.environ | {"PYTHONPATH": path},
+                capture_output=True,
+                text=True,
+                check=False,
             )
             if done.returncode == 3:
                 return stored + IN_JUPYTER.format("")
@@ -131,9 +139,14 @@ def book(root: Path) -> bytes:
     files = [file for file in files if file.suffix in (".py", ".pyi", ".csv", ".json")]
     files = [file for file in files if file.relative_to(root).parts[1] not in LEFT_OUT]
     exercises = [
-        path for path in (root / "chapters" / "book" / "exercises").glob("*.py") if not path.stem.startswith("chapter_")
+        path
+        for path in (root / "chapters" / "book" / "exercises").glob("*.py")
+        if not path.stem.startswith("chapter_")
     ]
     files += [root / "chapters/book/__init__.py", root / "chapters/book/__init__.pyi", *exercises]
-    sources = {str(file.relative_to(root)).removeprefix("chapters/"): file.read_bytes() for file in sorted(files)}
+    sources = {
+        str(file.relative_to(root)).removeprefix("chapters/"): file.read_bytes()
+        for file in sorted(files)
+    }
     sources["page_host.py"] = (HERE / "page_host.py").read_bytes()
     return packed(sources | {"lazy_loader/__init__.py": Path(lazy_loader.__file__).read_bytes()})

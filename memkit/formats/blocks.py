@@ -72,7 +72,9 @@ class Scaling:
         blocked = [(n, block or max(n, 1)) for n, block in zip(shape[-rank:], self.block_shape)]
         is_whole = 0 in self.block_shape and len(shape) > rank
         if len(blocked) < rank or is_whole or any(n % k for n, k in blocked):
-            raise ValueError(f"shape={shape} is not tiled by {self.name}'s blocks of {self.block_shape}")
+            raise ValueError(
+                f"shape={shape} is not tiled by {self.name}'s blocks of {self.block_shape}"
+            )
         return (*shape[:-rank], *(size for n, k in blocked for size in (n // k, k)))
 
     def per_block(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -157,7 +159,9 @@ def factors_of(amax: np.ndarray, scaling: Scaling, element: Format) -> Factors:
     if scaling.has_tensor_scale:
         return _two_levels(amax, largest, scaling.scale)
     if scaling.scale.name == "float8_e8m0fnu":
-        if (element, scaling.scale) not in [(fmt.element, fmt.scale) for fmt in BLOCK_FORMATS.values()]:
+        if (element, scaling.scale) not in [
+            (fmt.element, fmt.scale) for fmt in BLOCK_FORMATS.values()
+        ]:
             raise ValueError(f"element={element.name!r} has no MX format")
         codes = _power_scales(np.float64(amax), element, scaling.scale, scaling.scale_rule)
         scales = np.where(amax == 0, np.float32(1), decode(codes, scaling.scale, dtype=np.float32))
@@ -182,7 +186,10 @@ def quantize_to(x: object, element: Format, scaling: Scaling) -> Quantized:
     codes = encode(moved, element, overflow="saturate")
     is_zero = decode(codes, element, dtype=np.float32) == 0
     return Quantized(
-        codes=codes, factors=factors, element=element, scaling=scaling,
+        codes=codes,
+        factors=factors,
+        element=element,
+        scaling=scaling,
         clipped_share=float(np.mean(np.abs(moved) > element.max * ONE_AND_A_BIT)),
         flushed_share=float(np.mean(is_zero & (x != 0))),
     )
@@ -217,7 +224,9 @@ def _power_scales(amax: np.ndarray, element: Format, scale: FloatFormat, rule: s
 def _quotient(largest: float, amax: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore", over="ignore"):
         m = np.float32(largest) / amax
-    return np.where((amax == 0) | np.isinf(amax), np.float32(1), np.minimum(m, FLOAT32_MAX)).astype(np.float32)
+    return np.where((amax == 0) | np.isinf(amax), np.float32(1), np.minimum(m, FLOAT32_MAX)).astype(
+        np.float32
+    )
 
 
 def _two_levels(amax: np.ndarray, largest: float, scale: FloatFormat) -> Factors:
@@ -227,13 +236,17 @@ def _two_levels(amax: np.ndarray, largest: float, scale: FloatFormat) -> Factors
     codes = encode(wanted, scale, overflow="saturate")
     block_scales, tensor_scale = decode(codes, scale, dtype=np.float32), np.float32(1 / lift)
     multipliers = _multipliers(block_scales * tensor_scale)
-    return Factors(multipliers=multipliers, block_scales=block_scales, tensor_scale=float(tensor_scale))
+    return Factors(
+        multipliers=multipliers, block_scales=block_scales, tensor_scale=float(tensor_scale)
+    )
 
 
 def _multipliers(scales: np.ndarray) -> np.ndarray:
     """1 / scale; where a scale has rounded to zero, so do its elements."""
     with np.errstate(divide="ignore"):
-        return np.where(scales == 0, np.float32(0), np.minimum(1 / scales, FLOAT32_MAX)).astype(np.float32)
+        return np.where(scales == 0, np.float32(0), np.minimum(1 / scales, FLOAT32_MAX)).astype(
+            np.float32
+        )
 
 
 def block_amax(x: np.ndarray, scaling: Scaling) -> np.ndarray:
@@ -244,13 +257,19 @@ def block_amax(x: np.ndarray, scaling: Scaling) -> np.ndarray:
 
 def by_block(x, factors, scaling: Scaling):
     """Each block of an array or a tensor times its factor. Shapes: [rows, columns]; [row blocks, column blocks]."""
-    return (x.reshape(scaling.grid(x.shape)) * factors.reshape(scaling.per_block(x.shape))).reshape(x.shape)
+    return (x.reshape(scaling.grid(x.shape)) * factors.reshape(scaling.per_block(x.shape))).reshape(
+        x.shape
+    )
 
 
 BLOCK_FORMATS: MappingProxyType[str, BlockFormat] = MappingProxyType(
     {
         name: BlockFormat(
-            name=name, element=FORMATS[element], block_shape=shape, scale=FORMATS[scale], scale_rule=rule,
+            name=name,
+            element=FORMATS[element],
+            block_shape=shape,
+            scale=FORMATS[scale],
+            scale_rule=rule,
             has_tensor_scale=name.startswith("nvfp4"),
         )
         for name, element, shape, scale, rule in (

@@ -80,7 +80,11 @@ class CodeReading:
         exact = Decimal(self.value).normalize()
         if len(exact.as_tuple().digits) > MOST_DIGITS:
             return f"≈ {self.text(self.value)}"
-        text = f"{abs(exact):f}" if 1e-6 <= abs(exact) < 1e15 or not exact else f"{abs(exact)}".replace("E", "e")
+        text = (
+            f"{abs(exact):f}"
+            if 1e-6 <= abs(exact) < 1e15 or not exact
+            else f"{abs(exact)}".replace("E", "e")
+        )
         return f"= {'−' if math.copysign(1, self.value) < 0 else ''}{text}"
 
 
@@ -95,7 +99,9 @@ def read_code(code: int, fmt: str | Format) -> CodeReading:
     check_code(code, fmt)
     value = decode_one(code, fmt)
     below, above = _next_to(value, code, fmt)
-    return CodeReading(fmt=fmt, code=code, kind=_kind(value, fmt), value=value, below=below, above=above)
+    return CodeReading(
+        fmt=fmt, code=code, kind=_kind(value, fmt), value=value, below=below, above=above
+    )
 
 
 def _next_to(value: float, code: int, fmt: Format) -> tuple[float | None, float | None]:
@@ -130,7 +136,9 @@ class Nearest:
     @property
     def is_exact(self) -> bool:
         """Whether nothing is lost, not even the sign of zero."""
-        return self.value == self.number and math.copysign(1, self.value) == math.copysign(1, self.number)
+        return self.value == self.number and math.copysign(1, self.value) == math.copysign(
+            1, self.number
+        )
 
 
 def nearest_in(number: float, fmt: str | Format, *, saturates: bool) -> Nearest:
@@ -146,11 +154,19 @@ def nearest_in(number: float, fmt: str | Format, *, saturates: bool) -> Nearest:
     if not math.isfinite(number):
         raise ValueError(f"number={number} is not finite")
     overflow = (
-        "saturate" if saturates else "inf" if fmt.has_infinity else "nan" if fmt.num_nans else "saturate"
+        "saturate"
+        if saturates
+        else "inf"
+        if fmt.has_infinity
+        else "nan"
+        if fmt.num_nans
+        else "saturate"
     )
     code = encode_one(number, fmt, overflow=overflow)
     is_beyond = not fmt.min <= number <= fmt.max
-    return Nearest(fmt=fmt, number=number, value=decode_one(code, fmt), code=code, is_beyond=is_beyond)
+    return Nearest(
+        fmt=fmt, number=number, value=decode_one(code, fmt), code=code, is_beyond=is_beyond
+    )
 
 
 def number_text(value: float | None, digits: int = 6) -> str:
@@ -199,5 +215,7 @@ def parse_number(text: object, name: str = "number") -> float:
         if not math.isfinite(number):  # a complex power has no place here either
             raise ValueError
     except (ValueError, TypeError, ArithmeticError):
-        raise ValueError(f"{name}={text!r} is not a finite number such as 0.1, 1/3 or 2^-24") from None
+        raise ValueError(
+            f"{name}={text!r} is not a finite number such as 0.1, 1/3 or 2^-24"
+        ) from None
     return number

@@ -23,9 +23,21 @@ from types import MappingProxyType
 from memkit.units import as_one_of, bytes_of
 
 DTYPE_BITS = {
-    "float64": 64, "float32": 32, "float16": 16, "bfloat16": 16,
-    "float8_e4m3fn": 8, "float8_e5m2": 8, "float8_e8m0fnu": 8, "float4_e2m1fn": 4,
-    "int64": 64, "int32": 32, "int16": 16, "int8": 8, "uint8": 8, "int4": 4, "bool": 8,
+    "float64": 64,
+    "float32": 32,
+    "float16": 16,
+    "bfloat16": 16,
+    "float8_e4m3fn": 8,
+    "float8_e5m2": 8,
+    "float8_e8m0fnu": 8,
+    "float4_e2m1fn": 4,
+    "int64": 64,
+    "int32": 32,
+    "int16": 16,
+    "int8": 8,
+    "uint8": 8,
+    "int4": 4,
+    "bool": 8,
 }
 """Bits per value. A bool takes a whole byte in torch."""
 
@@ -213,36 +225,62 @@ Format = FloatFormat | TableFormat
 def _integer(name: str, bits: int) -> TableFormat:
     """A signed integer in two's complement: the upper half of the codes are the negative numbers."""
     half = 2 ** (bits - 1)
-    return TableFormat(name=name, table=tuple(float(value) for value in (*range(half), *range(-half, 0))))
+    return TableFormat(
+        name=name, table=tuple(float(value) for value in (*range(half), *range(-half, 0)))
+    )
 
 
 _FORMATS = (
-    FloatFormat(name="float64",            exponent_bits=11, mantissa_bits=52, bias=1023),
-    FloatFormat(name="float32",            exponent_bits=8, mantissa_bits=23, bias=127),
-    FloatFormat(name="tf32",               exponent_bits=8, mantissa_bits=10, bias=127, padding_bits=13),
-    FloatFormat(name="bfloat16",           exponent_bits=8, mantissa_bits=7, bias=127),
-    FloatFormat(name="float16",            exponent_bits=5, mantissa_bits=10, bias=15),
-    FloatFormat(name="float8_e5m2",        exponent_bits=5, mantissa_bits=2, bias=15),
-    FloatFormat(name="float8_e5m2fnuz",    exponent_bits=5, mantissa_bits=2, bias=16, specials="fnuz"),
-    FloatFormat(name="float8_e4m3fn",      exponent_bits=4, mantissa_bits=3, bias=7, specials="fn"),
-    FloatFormat(name="float8_e4m3",        exponent_bits=4, mantissa_bits=3, bias=7),
-    FloatFormat(name="float8_e4m3fnuz",    exponent_bits=4, mantissa_bits=3, bias=8, specials="fnuz"),
-    FloatFormat(name="float8_e4m3b11fnuz", exponent_bits=4, mantissa_bits=3, bias=11, specials="fnuz"),
-    FloatFormat(name="float8_e3m4",        exponent_bits=3, mantissa_bits=4, bias=3),
-    FloatFormat(name="float8_e8m0fnu",     exponent_bits=8, mantissa_bits=0, bias=127, specials="fn",
-                sign_bits=0, has_subnormals=False),
-    FloatFormat(name="float6_e3m2fn",      exponent_bits=3, mantissa_bits=2, bias=3, specials="finite"),
-    FloatFormat(name="float6_e2m3fn",      exponent_bits=2, mantissa_bits=3, bias=1, specials="finite"),
-    FloatFormat(name="float4_e2m1fn",      exponent_bits=2, mantissa_bits=1, bias=1, specials="finite"),
+    FloatFormat(name="float64", exponent_bits=11, mantissa_bits=52, bias=1023),
+    FloatFormat(name="float32", exponent_bits=8, mantissa_bits=23, bias=127),
+    FloatFormat(name="tf32", exponent_bits=8, mantissa_bits=10, bias=127, padding_bits=13),
+    FloatFormat(name="bfloat16", exponent_bits=8, mantissa_bits=7, bias=127),
+    FloatFormat(name="float16", exponent_bits=5, mantissa_bits=10, bias=15),
+    FloatFormat(name="float8_e5m2", exponent_bits=5, mantissa_bits=2, bias=15),
+    FloatFormat(name="float8_e5m2fnuz", exponent_bits=5, mantissa_bits=2, bias=16, specials="fnuz"),
+    FloatFormat(name="float8_e4m3fn", exponent_bits=4, mantissa_bits=3, bias=7, specials="fn"),
+    FloatFormat(name="float8_e4m3", exponent_bits=4, mantissa_bits=3, bias=7),
+    FloatFormat(name="float8_e4m3fnuz", exponent_bits=4, mantissa_bits=3, bias=8, specials="fnuz"),
+    FloatFormat(
+        name="float8_e4m3b11fnuz", exponent_bits=4, mantissa_bits=3, bias=11, specials="fnuz"
+    ),
+    FloatFormat(name="float8_e3m4", exponent_bits=3, mantissa_bits=4, bias=3),
+    FloatFormat(
+        name="float8_e8m0fnu",
+        exponent_bits=8,
+        mantissa_bits=0,
+        bias=127,
+        specials="fn",
+        sign_bits=0,
+        has_subnormals=False,
+    ),
+    FloatFormat(name="float6_e3m2fn", exponent_bits=3, mantissa_bits=2, bias=3, specials="finite"),
+    FloatFormat(name="float6_e2m3fn", exponent_bits=2, mantissa_bits=3, bias=1, specials="finite"),
+    FloatFormat(name="float4_e2m1fn", exponent_bits=2, mantissa_bits=1, bias=1, specials="finite"),
     _integer("int8", 8),
     _integer("int4", 4),
     # Quantiles of a normal distribution, scaled to end at -1 and 1, as bitsandbytes stores them in float32.
-    TableFormat(name="nf4", table=(
-        -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
-        -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
-        0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
-        0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
-    )),
+    TableFormat(
+        name="nf4",
+        table=(
+            -1.0,
+            -0.6961928009986877,
+            -0.5250730514526367,
+            -0.39491748809814453,
+            -0.28444138169288635,
+            -0.18477343022823334,
+            -0.09105003625154495,
+            0.0,
+            0.07958029955625534,
+            0.16093020141124725,
+            0.24611230194568634,
+            0.33791524171829224,
+            0.44070982933044434,
+            0.5626170039176941,
+            0.7229568362236023,
+            1.0,
+        ),
+    ),
 )
 
 FORMATS: MappingProxyType[str, Format] = MappingProxyType({fmt.name: fmt for fmt in _FORMATS})

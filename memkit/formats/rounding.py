@@ -18,7 +18,11 @@ ROUNDINGS = (*WHOLE, "stochastic")
 
 
 def encode(
-    values: object, fmt: str | Format, *, overflow: str, rounding: str = "nearest_even",
+    values: object,
+    fmt: str | Format,
+    *,
+    overflow: str,
+    rounding: str = "nearest_even",
     rng: np.random.Generator | None = None,
 ) -> np.ndarray:
     """The codes of ``values`` in ``fmt``: ``uint8``, or wider where the format is.
@@ -47,7 +51,9 @@ def encode(
         words = "stochastic rounding, and only it, needs a Generator"
         raise ValueError(f"rounding={rounding!r} with rng={rng!r}: {words}")
     if isinstance(fmt, TableFormat) and rounding != "nearest_even":
-        raise ValueError(f"rounding={rounding!r}: {fmt.name} is a table of values: nearest_even alone")
+        raise ValueError(
+            f"rounding={rounding!r}: {fmt.name} is a table of values: nearest_even alone"
+        )
     values = as_real(values)
     shape = values.shape
     with np.errstate(invalid="ignore"):  # widening a signalling NaN
@@ -62,7 +68,11 @@ def encode(
 
 
 def round_to(
-    values: object, fmt: str | Format, *, overflow: str, rounding: str = "nearest_even",
+    values: object,
+    fmt: str | Format,
+    *,
+    overflow: str,
+    rounding: str = "nearest_even",
     rng: np.random.Generator | None = None,
 ) -> np.ndarray:
     """``values`` as ``fmt`` would hold them: encoded and decoded. float32 stays float32, the rest is float64.
@@ -92,7 +102,9 @@ def torch_overflow(fmt: str | Format, torch_version: str) -> str:
     choices = dict.fromkeys(("float32", "float16", "bfloat16", "float8_e5m2"), "inf")
     choices |= dict.fromkeys(("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"), "nan")
     if fmt.name not in choices:
-        raise ValueError(f"torch has no conversion to {fmt.name}; it has float8_e4m3fn, {', '.join(choices)}")
+        raise ValueError(
+            f"torch has no conversion to {fmt.name}; it has float8_e4m3fn, {', '.join(choices)}"
+        )
     return choices[fmt.name]
 
 

@@ -28,8 +28,14 @@ def running_sum(term: float, num_terms: int, fmt: str | FloatFormat) -> np.ndarr
     0.5
     """
     fmt = get_format(fmt)
-    if not isinstance(fmt, FloatFormat) or not fmt.has_zero or fmt.mantissa_bits > MAX_MANTISSA_BITS:
-        raise ValueError(f"running_sum needs a float format with a zero and up to 24 mantissa bits, not {fmt.name}")
+    if (
+        not isinstance(fmt, FloatFormat)
+        or not fmt.has_zero
+        or fmt.mantissa_bits > MAX_MANTISSA_BITS
+    ):
+        raise ValueError(
+            f"running_sum needs a float format with a zero and up to 24 mantissa bits, not {fmt.name}"
+        )
     t, total, totals = _nearest(term, fmt), 0.0, []
     for _ in range(num_terms):
         total = _nearest(total + t, fmt)

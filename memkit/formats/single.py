@@ -83,7 +83,8 @@ def encode_one(number: float, fmt: str | Format, *, overflow: str) -> int:
         e = max(math.frexp(within)[1] - 1, fmt.min_exponent) if within else fmt.min_exponent
         r = round(math.ldexp(abs(within), fmt.mantissa_bits - e))
         code = r + (e - fmt.min_exponent << fmt.mantissa_bits)
-        if not fmt.has_zero:  # the smallest value has code 0; torch and ml_dtypes go up just above it
+        # the smallest value has code 0; torch and ml_dtypes go up just above it
+        if not fmt.has_zero:
             code = max(code - 2**fmt.mantissa_bits, int(x > fmt.smallest_normal))
         overflows = code > fmt.largest_code or math.isinf(x)
         code = min(code, fmt.largest_code)

@@ -115,7 +115,9 @@ class Entry:
 
     def line(self, graph: Graph) -> Kept:
         """The same as a line of a ledger."""
-        return replace(line_of(graph, self.tensor, ", ".join(self.by), self.section), name=self.name)
+        return replace(
+            line_of(graph, self.tensor, ", ".join(self.by), self.section), name=self.name
+        )
 
 
 def line_of(graph: Graph, x: Tensor, by: str = "", section: str = "") -> Kept:
@@ -146,7 +148,8 @@ def entries_of(model: Transformer) -> dict[Tensor, Entry]:
                 continue
             entry = entries.get(x)
             if entry is None:
-                name = op.name if op.is_saved and x is op.makes[0] else x.name  # before a reader has renamed it
+                # before a reader has renamed it
+                name = op.name if op.is_saved and x is op.makes[0] else x.name
                 entry = entries[x] = Entry(x, name, section or op.section, op.unit)
                 entry.by.append(by)
             elif not section and entry.section == op.section and by not in entry.by:
@@ -165,7 +168,8 @@ def block_ledger(setup: TrainingSetup) -> Ledger:
     >>> round(block_ledger(setup).per_sbh)  # 34 + 5as/h of Korthikanti et al. 2022
     114
     """
-    first = model_class_of(setup).num_first  # the last of those, since what enters the first may need no gradient
+    # the last of the first blocks, since what enters the first may need no gradient
+    first = model_class_of(setup).num_first
     one = replace(setup, model=replace(setup.model.one_block, num_layers=2 * first - 1))
     model = model_of(one, is_whole=True)
     units = range(1, len(model.units) + 1)
@@ -184,7 +188,14 @@ def activation_ledger(setup: TrainingSetup) -> Ledger:
     model = model_of(setup)
     end = len(model.units) + 1
     units, dtype = [*range(1, end), 0, end], model.loss.dtype
-    ones = Kept(name="gradient of the loss, 1", op="backward()", axes="", shape=(), dtype=dtype, section="loss")
+    ones = Kept(
+        name="gradient of the loss, 1",
+        op="backward()",
+        axes="",
+        shape=(),
+        dtype=dtype,
+        section="loss",
+    )
     return _ledger(setup, "activations", model, units, [ones])
 
 
@@ -224,7 +235,11 @@ def autocast_cast_bytes(setup: TrainingSetup) -> int:
 
 
 def _ledger(
-    setup: TrainingSetup, title: str, model: Transformer, units: Iterable[int], more: Iterable[Kept] = ()
+    setup: TrainingSetup,
+    title: str,
+    model: Transformer,
+    units: Iterable[int],
+    more: Iterable[Kept] = (),
 ) -> Ledger:
     """Lines of these units, equal ones counted. What a strategy has moved to the host is left out."""
     lines: Counter[Kept] = Counter()

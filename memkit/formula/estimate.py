@@ -33,7 +33,9 @@ class Usage:
     def __init__(self, segment: Segment):
         self.times, self.events = segment.times, segment.events
         self.change = dict.fromkeys(PARTS, 0)
-        self.highest = play(((block.part, sign * block.num_bytes) for block, sign in self.events), self.change)
+        self.highest = play(
+            ((block.part, sign * block.num_bytes) for block, sign in self.events), self.change
+        )
 
 
 def usages_of(segments: Iterable[Segment]) -> tuple[Usage, ...]:
@@ -78,7 +80,9 @@ def run_micro_batch(
     )
     backwards = [run.backward(setup, walk, each, makes_states) for each in accumulates]
     return [
-        MicroBatch(forward, usages_of(backward), first_gradient, loss, usages_of(update.freed(backward)))
+        MicroBatch(
+            forward, usages_of(backward), first_gradient, loss, usages_of(update.freed(backward))
+        )
         for backward in backwards
     ]
 
@@ -88,7 +92,13 @@ def remembered(*how: object) -> list[MicroBatch]:
     """Micro-batches of which only what they add up to is kept: none of their events."""
     batches = run_micro_batch(*how)
     for batch in batches:
-        for part in (batch.forward, batch.backward, batch.first_gradient, batch.loss, batch.zero_grad):
+        for part in (
+            batch.forward,
+            batch.backward,
+            batch.first_gradient,
+            batch.loss,
+            batch.zero_grad,
+        ):
             for each in part:
                 each.events = ()
     return batches
@@ -100,8 +110,12 @@ def instants_of(phases: Iterable[Phase]) -> Iterator[Instant]:
     for name, usages, step, micro_batch in phases:
         peak, peak_bytes = now, sum(now.values())
         for each in usages:
-            for times in {0, each.times - 1}:  # it is highest in its first or in its last repetition
-                parts = {part: now[part] + times * each.change[part] + each.highest[part] for part in PARTS}
+            # a phase is highest in its first or in its last repetition
+            for times in {0, each.times - 1}:
+                parts = {
+                    part: now[part] + times * each.change[part] + each.highest[part]
+                    for part in PARTS
+                }
                 if sum(parts.values()) > peak_bytes:
                     peak, peak_bytes = parts, sum(parts.values())
             now = {part: now[part] + each.times * each.change[part] for part in PARTS}
@@ -126,7 +140,9 @@ def estimate_memory(setup: TrainingSetup | ModelConfig, steps: int = 2) -> Memor
     ('optimizer peak', 67384156672)
     """
     if isinstance(setup, ModelConfig):
-        raise ValueError(f"setup={setup.name!r} is a ModelConfig; wrap it: TrainingSetup(model=...)")
+        raise ValueError(
+            f"setup={setup.name!r} is a ModelConfig; wrap it: TrainingSetup(model=...)"
+        )
     return estimate_run(run_of(setup), setup, steps)
 
 
@@ -142,28 +158,39 @@ def estimate_run(run: Run, setup: TrainingSetup, steps: int = 2) -> MemoryTimeli
     left_out = run.left_out(setup)
     provenance = {"left out": left_out} if left_out else {}
     return MemoryTimeline(
-        instants=instants, source="formula", device=setup.device, events=events, provenance=provenance,
+        instants=instants,
+        source="formula",
+        device=setup.device,
+        events=events,
+        provenance=provenance,
     )
 
 
 @lru_cache(maxsize=8192)
 def second_step(setup: TrainingSetup) -> MemoryTimeline:
     """The second step, with two micro-batches at most: a third is as high as the second. Each later step is like it."""
-    return estimate_memory(replace(setup, grad_accum_steps=min(setup.grad_accum_steps, 2))).for_step(2)
+    return estimate_memory(
+        replace(setup, grad_accum_steps=min(setup.grad_accum_steps, 2))
+    ).for_step(2)
 
 
 def phases(setup: TrainingSetup, steps: int, run: Run, is_whole: bool = False) -> Iterator[Phase]:
     """The phases of the steps in order. What is freed after a backward goes to the phase after it."""
     key = replace(setup, grad_accum_steps=1, sets_grads_to_none=True)
-    if run.use(setup, False) is None:  # all such optimizers share a micro-batch; a planner asks for many
+    # all such optimizers share a micro-batch; a planner asks for many
+    if run.use(setup, False) is None:
         key = replace(key, optimizer=OptimizerConfig())
     batches = run_micro_batch if is_whole or run is not run_of(setup) else remembered
     does_accumulate = setup.grad_accum_steps > 1 or not setup.sets_grads_to_none
-    first, *later = batches(run, key, is_whole, False, *([False, True] if does_accumulate else [False]))
+    first, *later = batches(
+        run, key, is_whole, False, *([False, True] if does_accumulate else [False])
+    )
     has_step = run.has_optimizer_step(setup)
     first_of_all = first if has_step else batches(run, key, is_whole, True, False)[0]
     # What no batch changes is written once and remembered.
-    bare = replace(setup, micro_batch_size=1, seq_len=1, attention="stored", recomputation=NONE, dropout=0.0)
+    bare = replace(
+        setup, micro_batch_size=1, seq_len=1, attention="stored", recomputation=NONE, dropout=0.0
+    )
     is_repeated = run.is_repeated and not is_whole
     temporaries, freed, accumulates = written(run.write_step, bare), (), False
     yield Phase("init", written(run.write_weights, bare, is_repeated))
@@ -171,7 +198,8 @@ def phases(setup: TrainingSetup, steps: int, run: Run, is_whole: bool = False) -
         loss = ()
         for number in range(1, setup.grad_accum_steps + 1):
             batch = later[0] if accumulates else first_of_all if step == 1 else first
-            yield Phase("forward", freed + batch.forward + loss, step, number)  # the name ``loss`` moves on
+            # the name ``loss`` moves on
+            yield Phase("forward", freed + batch.forward + loss, step, number)
             yield Phase("backward", batch.backward, step, number)
             freed, loss, accumulates = batch.first_gradient, batch.loss, True
         if has_step:
@@ -208,11 +236,20 @@ def written_events(setup: TrainingSetup, steps: int, run: Run) -> Iterator[Event
     for name, usages, step, micro_batch in phases(setup, steps, run, is_whole=True):
         events = chain.from_iterable(each.events for each in usages)
         for sign, neighbours in groupby(events, key=itemgetter(1)):
-            numbered = [(next(numbers) if sign > 0 else alive[block].popleft(), block) for block, _ in neighbours]
+            numbered = [
+                (next(numbers) if sign > 0 else alive[block].popleft(), block)
+                for block, _ in neighbours
+            ]
             for number, block in sorted(numbered, key=itemgetter(0)):
                 if sign > 0:
                     alive[block].append(number)
                 yield Event(
-                    number, sign * block.asked_bytes, block.part, name, block.op, block.where, step=step,
+                    number,
+                    sign * block.asked_bytes,
+                    block.part,
+                    name,
+                    block.op,
+                    block.where,
+                    step=step,
                     micro_batch=micro_batch,
                 )

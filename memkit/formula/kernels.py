@@ -56,7 +56,9 @@ def flash_backward_buffers(
     return [buffers]
 
 
-def efficient_backward_buffers(batch: int, num_heads: int, length: int, head_dim: int, value_bytes: int) -> Stages:
+def efficient_backward_buffers(
+    batch: int, num_heads: int, length: int, head_dim: int, value_bytes: int
+) -> Stages:
     """Row sums of gradient × output, in the kernel for 16-bit heads up to 64 and before it otherwise; then blocks."""
     row_sums = 4 * batch * num_heads * length
     width = round_up(head_dim, EFFICIENT_BLOCK)
@@ -67,7 +69,8 @@ def efficient_backward_buffers(batch: int, num_heads: int, length: int, head_dim
         return [[row_sums, blocks]]
     products = [4 * batch * num_heads * length * head_dim] * (3 if is_half else 1)
     if is_half:
-        blocks += 2 * batch * num_heads * 4 * EFFICIENT_BLOCK * width  # dk and dv in float32, a block of rows each
+        # dk and dv in float32, a block of rows each
+        blocks += 2 * batch * num_heads * 4 * EFFICIENT_BLOCK * width
     return [[*products, row_sums], [row_sums, blocks]]
 
 
@@ -101,7 +104,9 @@ def embedding_backward_buffers(
 
 def block_shape(fast: int, slow: int, max_threads: int) -> tuple[int, int]:
     """Threads of a block along the fast and the slow dimension, powers of two."""
-    width, height = (min(1 << (max(size, 1).bit_length() - 1), max_threads) for size in (fast, slow))
+    width, height = (
+        min(1 << (max(size, 1).bit_length() - 1), max_threads) for size in (fast, slow)
+    )
     rows = min(height, max_threads // min(width, WARP))
     return min(width, max_threads // rows), rows
 
@@ -117,7 +122,9 @@ def merged(dims: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     return tuple(out)
 
 
-def sum_buffers(reduced: Sequence[tuple[int, int]], kept: Sequence[tuple[int, int]], value_bytes: int = 4) -> Stages:
+def sum_buffers(
+    reduced: Sequence[tuple[int, int]], kept: Sequence[tuple[int, int]], value_bytes: int = 4
+) -> Stages:
     """Scratch of a reduction over dimensions given as (size, stride) in elements, ``value_bytes`` a running result.
 
     A running result per thread and block, and a counter per group of results; none without a split.

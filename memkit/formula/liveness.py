@@ -170,7 +170,9 @@ class Walk(Recorder):
 
     def run_backward(self, loss: Tensor) -> list[Segment]:
         """From the last operation to the first."""
-        self.uses = Counter(x for op in self.graph.operations for x in op.reads if x.parameter is not None)
+        self.uses = Counter(
+            x for op in self.graph.operations for x in op.reads if x.parameter is not None
+        )
         self.gradient_of[loss] = self.first_gradient
         self.first_gradient.holders += 1  # ``loss.backward()`` holds it until it returns
         segments = []
@@ -249,10 +251,12 @@ class Walk(Recorder):
         self.was_run_again.add(region)
         start, casts, names = len(self.events), [], {}
         last = region.keepers[-1] if region.stops_early else None
-        size = self.graph.random_state_bytes  # put back after the run, so it stands beside all of it
+        # put back after the run, so it stands beside all of it
+        size = self.graph.random_state_bytes
         states = [self.new(size, self.op, self.where)] if size else []
         for op in region.operations:
-            if op is last and not set(op.makes) & set(op.keeps):  # it has all it keeps, and makes nothing any more
+            # it has all it keeps, and makes nothing any more
+            if op is last and not set(op.makes) & set(op.keeps):
                 self.keep(op)
                 break
             self.flops_again[op.unit] += 0 if op.is_saved else op.flops
@@ -292,8 +296,13 @@ def operations_table(graph: Graph, unit: int | None = None) -> str:
     for op, number in numbers.items():
         if not op.is_view:
             last_line = "with autocast" if op.is_remembered else "after {}"
-            gone = [f"backward of {keeper[x]}" if x in keeper else last_line.format(last.get(x, "…")) for x in op.makes]
-            reads, makes, *more = (", ".join(dict.fromkeys(map(str, x))) for x in (op.reads, op.makes, op.keeps, gone))
+            gone = [
+                f"backward of {keeper[x]}" if x in keeper else last_line.format(last.get(x, "…"))
+                for x in op.makes
+            ]
+            reads, makes, *more = (
+                ", ".join(dict.fromkeys(map(str, x))) for x in (op.reads, op.makes, op.keeps, gone)
+            )
             size = f"{sum(x.num_bytes for x in op.makes):,}"
             rows.append([str(number), op.where, op.kind, reads, makes, size, *more])
     return in_columns(rows, "<<<<<><<")
@@ -313,7 +322,9 @@ def walk_table(walk: Walk, unit: int) -> str:
                     made += block.num_bytes * (sign == BORN)
                     freed += block.num_bytes * (sign < 0)
                 if segment.unit == unit and made + freed:
-                    rows.append([way, where, op, *(f"{each:,}" for each in (made, freed, highest, level))])
+                    rows.append(
+                        [way, where, op, *(f"{each:,}" for each in (made, freed, highest, level))]
+                    )
     return in_columns(rows, "<<<>>>>")
 
 

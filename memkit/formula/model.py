@@ -28,7 +28,13 @@ from memkit.formula.kernels import (
 )
 from memkit.formula.liveness import Walk, operations_table
 from memkit.formula.operations import NEW, SAME, Graph, Region, Summed, Tensor, scope
-from memkit.formula.parameters import Parameter, block_parameters, embedding_parameters, model_axes, output_parameters
+from memkit.formula.parameters import (
+    Parameter,
+    block_parameters,
+    embedding_parameters,
+    model_axes,
+    output_parameters,
+)
 from memkit.models import ModelConfig
 from memkit.setup import TrainingSetup
 from memkit.strategies import Strategy
@@ -45,7 +51,11 @@ Unit = tuple[tuple[tuple[str, ...], bool], ...]
 def axis_sizes(setup: TrainingSetup) -> dict[str, int]:
     """The number behind every axis that a tensor of the step may have."""
     return model_axes(setup.model) | {
-        "b": setup.micro_batch_size, "s": setup.seq_len, "s↑32": round_up(setup.seq_len, 32), "1": 1, "2": 2,
+        "b": setup.micro_batch_size,
+        "s": setup.seq_len,
+        "s↑32": round_up(setup.seq_len, 32),
+        "1": 1,
+        "2": 2,
     }
 
 
@@ -59,9 +69,13 @@ def attention_kernel(setup: TrainingSetup) -> str:
     """
     kernel = "efficient" if setup.uses_efficient_kernel else setup.attention
     if kernel == "flash" and setup.device == "cpu" and setup.dropout:
-        raise ValueError(f"attention='flash' with dropout={setup.dropout} on a CPU has no formula; trace it")
+        raise ValueError(
+            f"attention='flash' with dropout={setup.dropout} on a CPU has no formula; trace it"
+        )
     if kernel == "flash" and setup.device == "cuda" and setup.model.head_dim % 8:
-        raise ValueError(f"attention='flash' with head_dim={setup.model.head_dim} has no formula; trace it")
+        raise ValueError(
+            f"attention='flash' with head_dim={setup.model.head_dim} has no formula; trace it"
+        )
     return kernel
 
 
@@ -78,7 +92,10 @@ def units_of(
     >>> units_of(every(2), GPT2_SMALL)[1]
     (4, ((('gelu',), True), (('gelu',), False)))
     """
-    regions = [(tuple(map(model.mlp_of, blocks)), again) for blocks, again in strategy.regions(model.num_layers)]
+    regions = [
+        (tuple(map(model.mlp_of, blocks)), again)
+        for blocks, again in strategy.regions(model.num_layers)
+    ]
     period = strategy.period if strategy.scope == "blocks" else 1
     units = [tuple(regions[start : start + period]) for start in range(0, len(regions), period)]
     if is_whole or len(units) < num_first + 3:
@@ -98,16 +115,19 @@ class Transformer:
     block_bytes = ALLOCATOR_BLOCK_BYTES
     random_state_bytes = 0  # of a checkpoint, on the device: CUDA's is kept on the host
     statistics_dtype = "float32"  # of a norm
-    seeds = (("random number state", "2", "int64"), ("unused seed", "", "int64"))  # of the flash kernel
+    # of the flash kernel
+    seeds = (("random number state", "2", "int64"), ("unused seed", "", "int64"))
 
     def __init__(self, setup: TrainingSetup, is_whole: bool = False):
         self.setup, self.model, precision = setup, setup.model, setup.precision
         as_one_of("compute_dtype", precision.compute_dtype, COMPUTE_DTYPES)
         if precision.uses_autocast and precision.weight_dtype != "float32":
-            raise ValueError(f"weight_dtype={precision.weight_dtype!r} under autocast; only float32 is known there")
-        self.dtype, self.weight_dtype, self.autocast = (
-            precision.compute_dtype, precision.weight_dtype, precision.uses_autocast
-        )
+            raise ValueError(
+                f"weight_dtype={precision.weight_dtype!r} under autocast; only float32 is known there"
+            )
+        self.dtype = precision.compute_dtype
+        self.weight_dtype = precision.weight_dtype
+        self.autocast = precision.uses_autocast
         self.num_tokens = setup.tokens_per_micro_batch
         self.kernel = attention_kernel(setup)
         self.is_grouped = self.model.num_heads > self.model.num_kv_heads
@@ -117,7 +137,8 @@ class Transformer:
         # order than [b, s, a, d]: with one token they are the same.
         self.is_by_heads = self.kernel == "stored" and setup.seq_len > 1
         self.graph = Graph(self.axis_sizes(setup), self.random_state_bytes)
-        self.core_flops = 2 * self.graph.count(SCORES) * self.model.head_dim  # of each of the core's two products
+        # of each of the core's two products
+        self.core_flops = 2 * self.graph.count(SCORES) * self.model.head_dim
         self.parameters: dict[str, Tensor] = {}
         self.prefix = ""
         self.units = units_of(setup.recomputation, self.model, is_whole, self.num_first)
@@ -132,7 +153,9 @@ class Transformer:
 
     def tensor_of(self, parameter: Parameter) -> Tensor:
         """A parameter as operations read it."""
-        return Tensor(parameter.axes, parameter.count, self.weight_dtype, parameter=parameter, needs_grad=True)
+        return Tensor(
+            parameter.axes, parameter.count, self.weight_dtype, parameter=parameter, needs_grad=True
+        )
 
     def parameters_of_block(self, number: int) -> tuple[Parameter, ...]:
         """Those of the block of this number."""
@@ -168,7 +191,9 @@ class Transformer:
         graph, number = self.graph, 0
         self.add_parameters(embedding_parameters(self.model) + output_parameters(self.model))
         self.enter("embedding")
-        ids, targets = (graph.data("b s", "int64", name, "randint") for name in ("token ids", "target ids"))
+        ids, targets = (
+            graph.data("b s", "int64", name, "randint") for name in ("token ids", "target ids")
+        )
         graph.named |= {ids: "token embedding", targets: ""}
         x = self.embedding("token_embedding", ids, "b s h")
         if self.model.position == "learned":
@@ -187,7 +212,8 @@ class Transformer:
             number += (times - 1) * (number - first)
         graph.unit, self.prefix = graph.unit + 1, ""
         loss = self.loss_of(x, targets)
-        graph.hold(x)  # ``Transformer.forward`` returns here; the training loop divides by the number of micro-batches
+        # ``Transformer.forward`` returns here; the training loop divides by the number of micro-batches
+        graph.hold(x)
         self.loss = graph.op("div", [loss], "", name="loss")
         graph.named[self.loss] = "the training loop"
 
@@ -204,7 +230,9 @@ class Transformer:
         table, width = self.parameters[f"{name}.weight"], self.model.hidden_size
         value_bytes = dtype_bits(self.weight_dtype) // 8
         stages = embedding_backward_buffers(indices.count, table.count // width, width, value_bytes)
-        return self.graph.op("embedding", [table], axes, keeps=[indices], scratch_bytes=self.highest(stages))
+        return self.graph.op(
+            "embedding", [table], axes, keeps=[indices], scratch_bytes=self.highest(stages)
+        )
 
     def tables(self) -> dict[str, Tensor]:
         """What all blocks share: the causal mask, cosines and sines of every angle, computed in float32."""
@@ -241,7 +269,10 @@ class Transformer:
         self.prefix, strategy = "", self.setup.recomputation
         self.enter(f"blocks.{number}", "checkpoint")
         return self.graph.checkpoint(
-            run, self.graph.rename(x, "block input"), *self.shared.values(), region=self.region_of(strategy)
+            run,
+            self.graph.rename(x, "block input"),
+            *self.shared.values(),
+            region=self.region_of(strategy),
         )
 
     @scope
@@ -295,7 +326,9 @@ class Transformer:
     @scope
     def linear(self, x: Tensor, name: str, label: str = "") -> Tensor:
         """x Wᵀ + b; kept: the input and the weight, under autocast their casts. ``label``: what comes out."""
-        graph, weight, bias = self.graph, self.parameters.get(f"{name}.weight"), self.parameters.get(f"{name}.bias")
+        graph = self.graph
+        weight = self.parameters.get(f"{name}.weight")
+        bias = self.parameters.get(f"{name}.bias")
         weight = weight or self.parameters[name]  # a router's
         dtype = self.dtype if self.autocast else weight.dtype
         short = "head" if weight.axes == "v h" else name.rpartition(".")[2]
@@ -305,12 +338,21 @@ class Transformer:
         kind, label = "addmm" if biases else "mm", label or name.rpartition(".")[2]
         return self.multiply(kind, narrow, weight, biases, label, keeps=[narrow, weight])
 
-    def multiply(self, kind: str, x: Tensor, weight: Tensor, biases: list[Tensor], label: str, **more) -> Tensor:
+    def multiply(
+        self, kind: str, x: Tensor, weight: Tensor, biases: list[Tensor], label: str, **more
+    ) -> Tensor:
         """The matrix product itself. A bias' gradient is the sum of the rows of the output's gradient."""
         ways = (NEW, NEW, *(self.summed_rows(self.num_tokens, bias.count) for bias in biases))
         return self.graph.op(
-            kind, [x, weight, *biases], f"b s {weight.axes.split()[0]}", x.dtype, name=label, by="linear", ways=ways,
-            flops=2 * self.num_tokens * weight.count, **more,
+            kind,
+            [x, weight, *biases],
+            f"b s {weight.axes.split()[0]}",
+            x.dtype,
+            name=label,
+            by="linear",
+            ways=ways,
+            flops=2 * self.num_tokens * weight.count,
+            **more,
         )
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
@@ -331,7 +373,9 @@ class Transformer:
         dtype = "float32" if is_wide or self.autocast else x.dtype
         wide = x if x.dtype == "float16" else self.graph.cast(x, dtype)
         size = tensor_bytes(x.count, dtype) if kind == "softmax" else 0  # dy times y
-        return self.graph.op(kind, [wide], x.axes, dtype, name=name, out_by=kind, scratch_bytes=size)
+        return self.graph.op(
+            kind, [wide], x.axes, dtype, name=name, out_by=kind, scratch_bytes=size
+        )
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         """The norm of this name."""
@@ -349,7 +393,9 @@ class Transformer:
             x = self.graph.cast(x, "float32", f"{label} input") if self.autocast else x
         rows = f"{x.axes.rpartition(' ')[0]} 1"
         extra = [(f"{label} {each}", rows, self.statistics_dtype) for each in statistics]
-        return self.graph.op(kind, [x, *weights], x.axes, name=f"{label} output", keeps=[x, *weights], extra=extra)
+        return self.graph.op(
+            kind, [x, *weights], x.axes, name=f"{label} output", keeps=[x, *weights], extra=extra
+        )
 
     @scope
     def mlp(self, n: Tensor) -> Tensor:
@@ -359,7 +405,9 @@ class Transformer:
             silu = self.by_value("silu", "silu(gate)", self.linear(n, "mlp.gate"))
             inner = self.by_value("mul", "silu(gate) · up", silu, self.linear(n, "mlp.up"))
         else:
-            inner = self.by_value("gelu", "GELU output", self.graph.rename(self.linear(n, "mlp.up"), "GELU input"))
+            inner = self.by_value(
+                "gelu", "GELU output", self.graph.rename(self.linear(n, "mlp.up"), "GELU input")
+            )
         return self.linear(inner, "mlp.down")
 
     def by_value(self, kind: str, name: str, *inputs: Tensor) -> Tensor:
@@ -376,7 +424,9 @@ class Transformer:
         if model.fuses_qkv:
             fused = self.linear(n, "attention.qkv", "query, key and value")
             graph.rename(fused, "query, key and value, one storage")
-            q, k, v = graph.view("split", fused, [f"b s {width}" for width in PROJECTIONS.values()], (NEW,))
+            q, k, v = graph.view(
+                "split", fused, [f"b s {width}" for width in PROJECTIONS.values()], (NEW,)
+            )
         else:
             q, k, v = [self.linear(n, f"attention.{name}") for name in PROJECTIONS]
         if model.has_qk_norm:
@@ -384,14 +434,22 @@ class Transformer:
             q, k = self.head_norm("query", q), self.head_norm("key", k)
             graph.hold(*projected)
             self.enter("attention")
-        heads = zip((q, k, v), (model.num_heads, model.num_kv_heads, model.num_kv_heads), strict=True)
+        heads = zip(
+            (q, k, v), (model.num_heads, model.num_kv_heads, model.num_kv_heads), strict=True
+        )
         q_heads, k_heads, v_heads = [self.as_heads(x, num_heads) for x, num_heads in heads]
         if model.position == "rotary":
-            q_heads, k_heads = self.rotate(q_heads, "rotated query"), self.rotate(k_heads, "rotated key")
+            q_heads = self.rotate(q_heads, "rotated query")
+            k_heads = self.rotate(k_heads, "rotated key")
         graph.bind(q, k, v, q_heads, k_heads)
         if strategy.scope == "core":
             y = graph.checkpoint(
-                self.core, q_heads, k_heads, v_heads, *self.shared.values(), region=self.region_of(strategy)
+                self.core,
+                q_heads,
+                k_heads,
+                v_heads,
+                *self.shared.values(),
+                region=self.region_of(strategy),
             )
         else:
             y = self.core(q_heads, k_heads, v_heads)
@@ -405,7 +463,9 @@ class Transformer:
 
     def as_heads(self, x: Tensor, num_heads: int) -> Tensor:
         """A view [b, a, s, d]. A gradient that lies in memory in that order is copied back to [b, s, a·d]."""
-        return self.graph.view("transpose", x, ways=(NEW if self.is_by_heads and num_heads > 1 else SAME,))
+        return self.graph.view(
+            "transpose", x, ways=(NEW if self.is_by_heads and num_heads > 1 else SAME,)
+        )
 
     def merge_heads(self, y: Tensor) -> Tensor:
         """[b, a, s, d] to [b, s, a·d]: a copy behind a bmm, a view behind a fused kernel."""
@@ -442,19 +502,35 @@ class Transformer:
     @scope
     def fused_core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """One kernel; it keeps its inputs, its output and the log-sum-exp of every row of scores."""
-        b, a, s, d = self.setup.micro_batch_size, self.model.num_heads, self.setup.seq_len, self.model.head_dim
+        b = self.setup.micro_batch_size
+        a = self.model.num_heads
+        s = self.setup.seq_len
+        d = self.model.head_dim
         inputs = [self.lower(x) for x in (q, k, v)]
         value_bytes = dtype_bits(inputs[0].dtype) // 8
         if self.kernel == "flash":
-            extra = [("log-sum-exp", "b a s", "float32"), *self.seeds]  # the efficient kernel's are on the host
+            # the efficient kernel's are on the host
+            extra = [("log-sum-exp", "b a s", "float32"), *self.seeds]
             stages = flash_backward_buffers(b, a, k.count // (b * s * d), s, d, value_bytes)
         else:
             # For a backward alone.
-            extra = [("log-sum-exp", "b a s↑32", "float32")] if any(x.needs_grad for x in inputs) else []
+            extra = (
+                [("log-sum-exp", "b a s↑32", "float32")]
+                if any(x.needs_grad for x in inputs)
+                else []
+            )
             stages = efficient_backward_buffers(b, a, s, d, value_bytes)
         return self.graph.op(
-            "attention", inputs, "b s ad", name="attention output", by=self.kernel, keeps=inputs, extra=extra,
-            out_by=self.core_output_by(), scratch_bytes=self.highest(stages), flops=2 * self.core_flops,
+            "attention",
+            inputs,
+            "b s ad",
+            name="attention output",
+            by=self.kernel,
+            keeps=inputs,
+            extra=extra,
+            out_by=self.core_output_by(),
+            scratch_bytes=self.highest(stages),
+            flops=2 * self.core_flops,
         )
 
     @scope
@@ -499,13 +575,24 @@ class WithNormInSteps(Transformer):
         (weight,) = weights
         graph, is_composite = self.graph, self.setup.uses_fused_norm
         normalised, wide, inverse = self.divide_by_rms(x, weight.count, label)
-        factor = normalised if is_composite else graph.cast(normalised, x.dtype, f"{label} normalised")
-        factors, wider = [weight, factor], weight.dtype if weight.dtype == "float32" else factor.dtype
+        factor = (
+            normalised if is_composite else graph.cast(normalised, x.dtype, f"{label} normalised")
+        )
+        factors = [weight, factor]
+        wider = weight.dtype if weight.dtype == "float32" else factor.dtype
         out = graph.op(
-            "mul", factors, x.axes, wider, name=f"{label} output", by="mul by the weight", keeps=factors,
+            "mul",
+            factors,
+            x.axes,
+            wider,
+            name=f"{label} output",
+            by="mul by the weight",
+            keeps=factors,
             ways=(self.summed_rows(x.count // weight.count, weight.count, is_product=True), NEW),
         )
-        self.copy_for_loop(sum(tensor_bytes(each.count, wider) for each in factors if each.dtype != wider))
+        self.copy_for_loop(
+            sum(tensor_bytes(each.count, wider) for each in factors if each.dtype != wider)
+        )
         graph.hold(normalised, factor)
         if is_composite:  # C++ holds both factors longer; Python binds the name of x anew
             graph.hold(wide)
@@ -570,14 +657,18 @@ class OnCPU(Transformer):
     @scope
     def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Autocast casts for all of it, CUDA's for log_softmax alone."""
-        return super().cross_entropy(self.graph.cast(logits, "float32") if self.autocast else logits, targets)
+        return super().cross_entropy(
+            self.graph.cast(logits, "float32") if self.autocast else logits, targets
+        )
 
 
 ADDITIONS: list[tuple[type[Transformer], Callable[[TrainingSetup], bool]]] = [
     (OnCPU, lambda setup: setup.device == "cpu"),
     (
         WithNormInSteps,
-        lambda setup: setup.model.norm == "rmsnorm" and not (setup.uses_fused_norm and setup.device == "cuda"),
+        lambda setup: (
+            setup.model.norm == "rmsnorm" and not (setup.uses_fused_norm and setup.device == "cuda")
+        ),
     ),
 ]
 """Each with the setups that get it, beside others that they ask for."""

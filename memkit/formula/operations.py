@@ -91,7 +91,8 @@ class Operation:
     is_view: bool = False
     is_cast: bool = False  # of a parameter
     is_remembered: bool = False  # by autocast's cache
-    is_saved: bool = False  # a policy saves what it makes, from the first run of its region to the second
+    # a policy saves what it makes, from the first run of its region to the second
+    is_saved: bool = False
     holds: list[Tensor] = field(default_factory=list)
     last_uses: list[Tensor] = field(default_factory=list)  # what nobody mentions after it
 
@@ -110,7 +111,8 @@ class Region:
     keepers: list[Operation] = field(default_factory=list)
     entry: Operation | None = None
 
-    frees_before_sums = True  # no field: the kernel's own code holds what is restored, not a node of the graph
+    # no field: the kernel's own code holds what is restored, not a node of the graph
+    frees_before_sums = True
 
     def restore(self, walk, op: Operation) -> None:
         """Before the backward of ``op``, one of its keepers: the first to come has the whole region run again."""
@@ -147,7 +149,8 @@ class Graph:
         self.sizes, self.random_state_bytes = sizes, random_state_bytes
         self.counts: dict[str, int] = {}
         self.operations: list[Operation] = []
-        self.named: dict[Tensor, str] = {}  # what the program holds until the forward returns, and for whom
+        # what the program holds until the forward returns, and for whom
+        self.named: dict[Tensor, str] = {}
         self.bound: list[Tensor] = []  # what names hold of the function that writes
         self.casts: dict[tuple, Tensor] = {}
         self.region: Region | None = None
@@ -158,15 +161,28 @@ class Graph:
         """Values in a tensor of these axes; ``/2`` at the end is half of them."""
         if axes not in self.counts:
             whole = axes.removesuffix("/2")
-            self.counts[axes] = math.prod(self.sizes[axis] for axis in whole.split()) // (1 + (whole != axes))
+            self.counts[axes] = math.prod(self.sizes[axis] for axis in whole.split()) // (
+                1 + (whole != axes)
+            )
         return self.counts[axes]
 
     # Verbs
 
     def op(
-        self, kind: str, reads: Sequence[Tensor], axes: str, dtype: str = "", *, name: str = "", by: str = "",
-        keeps: Sequence[Tensor] = (), out_by: str | None = None, extra: Sequence[tuple[str, str, str]] = (),
-        ways: Sequence = (), scratch_bytes: int = 0, flops: int = 0,
+        self,
+        kind: str,
+        reads: Sequence[Tensor],
+        axes: str,
+        dtype: str = "",
+        *,
+        name: str = "",
+        by: str = "",
+        keeps: Sequence[Tensor] = (),
+        out_by: str | None = None,
+        extra: Sequence[tuple[str, str, str]] = (),
+        ways: Sequence = (),
+        scratch_bytes: int = 0,
+        flops: int = 0,
     ) -> Tensor:
         """Write one operation; returns its output, a tensor of these axes called ``name``.
 
@@ -179,21 +195,40 @@ class Graph:
         if not needs_grad:
             keeps = ()
         else:
-            if kind in FACTORS and len(reads) > 1:  # each with the other; an addmm's bias is no factor
-                keeps = [x for x, other in zip(reads, reads[1::-1], strict=False) if x in keeps and other.needs_grad]
+            # each with the other; an addmm's bias is no factor
+            if kind in FACTORS and len(reads) > 1:
+                keeps = [
+                    x
+                    for x, other in zip(reads, reads[1::-1], strict=False)
+                    if x in keeps and other.needs_grad
+                ]
             keeps = [*keeps, *makes[1:], *makes[: out_by is not None]]
         op = self._write(
-            kind, reads, makes, keeps, ways or (NEW,) * len(reads), name, by or kind, out_by or "", scratch_bytes,
-            flops, needs_grad,
+            kind,
+            reads,
+            makes,
+            keeps,
+            ways or (NEW,) * len(reads),
+            name,
+            by or kind,
+            out_by or "",
+            scratch_bytes,
+            flops,
+            needs_grad,
         )
         if self.region is not None and self.region.saves is not None:
             op.is_saved = self.region.saves(kind)
         return out
 
-    def view(self, kind: str, x: Tensor, axes: Iterable[str] = (), ways: Sequence = (SAME,)) -> Tensor | list[Tensor]:
+    def view(
+        self, kind: str, x: Tensor, axes: Iterable[str] = (), ways: Sequence = (SAME,)
+    ) -> Tensor | list[Tensor]:
         """Another shape of the same bytes; with ``axes`` a list of views of parts of them."""
         parts = [(part, self.count(part)) for part in axes] or [(x.axes, x.count)]
-        views = [Tensor(part, count, x.dtype, "", x.base, needs_grad=x.needs_grad) for part, count in parts]
+        views = [
+            Tensor(part, count, x.dtype, "", x.base, needs_grad=x.needs_grad)
+            for part, count in parts
+        ]
         self._write(kind, [x], views, ways=ways, needs_grad=x.needs_grad, is_view=True)
         return views if axes else views[0]
 
@@ -203,7 +238,9 @@ class Graph:
 
     def scratch(self, num_bytes: int) -> Tensor:
         """Bytes that the operation just written takes for itself once its output is there."""
-        return self._write(self.operations[-1].kind, (), [Tensor("", num_bytes, "uint8", "scratch")]).makes[0]
+        return self._write(
+            self.operations[-1].kind, (), [Tensor("", num_bytes, "uint8", "scratch")]
+        ).makes[0]
 
     def cast(self, x: Tensor, dtype: str, name: str = "") -> Tensor:
         """``x`` in another dtype; ``x`` itself where it has that dtype already.
@@ -214,7 +251,9 @@ class Graph:
         key = x, self.region
         if x.dtype == dtype or key in self.casts:
             return self.casts.get(key, x)
-        cast = self.op("_to_copy", [x], x.axes, dtype, name=name or f"{x.base.name}, cast to {dtype}")
+        cast = self.op(
+            "_to_copy", [x], x.axes, dtype, name=name or f"{x.base.name}, cast to {dtype}"
+        )
         if x.parameter is not None:
             self.operations[-1].is_cast = True
             if x.needs_grad and x.dtype == "float32":
@@ -251,7 +290,16 @@ class Graph:
 
     def _write(self, kind, reads, makes, keeps=(), *more, **others) -> Operation:
         op = Operation(
-            kind, reads, makes, self.where, self.section, self.unit, self.region, keeps, *more, **others
+            kind,
+            reads,
+            makes,
+            self.where,
+            self.section,
+            self.unit,
+            self.region,
+            keeps,
+            *more,
+            **others,
         )
         self.operations.append(op)
         if self.region is not None:

@@ -54,17 +54,28 @@ class Parameter:
 def model_axes(config: ModelConfig) -> dict[str, int]:
     """The number behind every axis that follows from the model alone; p is the number of positions."""
     return {
-        "h": config.hidden_size, "a": config.num_heads, "k": config.num_kv_heads, "d": config.head_dim,
-        "f": config.intermediate_size, "v": config.vocab_size, "p": config.max_seq_len, "ad": config.query_size,
-        "kd": config.kv_size, "(a+2k)d": config.query_size + 2 * config.kv_size,
+        "h": config.hidden_size,
+        "a": config.num_heads,
+        "k": config.num_kv_heads,
+        "d": config.head_dim,
+        "f": config.intermediate_size,
+        "v": config.vocab_size,
+        "p": config.max_seq_len,
+        "ad": config.query_size,
+        "kd": config.kv_size,
+        "(a+2k)d": config.query_size + 2 * config.kv_size,
         **config.more_axes,
     }
 
 
 def embedding_parameters(config: ModelConfig) -> tuple[Parameter, ...]:
     """The tables before the first block: tokens, and learned positions where the model has them."""
-    tables = [("token_embedding", "v")] + [("position_embedding", "p")] * (config.position == "learned")
-    return tuple(_parameter(config, f"{name}.weight", f"{rows} h", "embedding") for name, rows in tables)
+    tables = [("token_embedding", "v")] + [("position_embedding", "p")] * (
+        config.position == "learned"
+    )
+    return tuple(
+        _parameter(config, f"{name}.weight", f"{rows} h", "embedding") for name, rows in tables
+    )
 
 
 def gelu_parameters(config: ModelConfig) -> list[Parameter]:
@@ -79,7 +90,8 @@ def swiglu_parameters(config: ModelConfig) -> list[Parameter]:
 
 
 MLP_PARAMETERS: dict[str, Callable[[ModelConfig], list[Parameter]]] = {
-    "gelu": gelu_parameters, "swiglu": swiglu_parameters,
+    "gelu": gelu_parameters,
+    "swiglu": swiglu_parameters,
 }
 """The parameters of an MLP, by the kind that ``ModelConfig.mlp_of`` names."""
 
@@ -87,7 +99,9 @@ MLP_PARAMETERS: dict[str, Callable[[ModelConfig], list[Parameter]]] = {
 @lru_cache(maxsize=64)
 def block_parameters(config: ModelConfig, mlp: str = "") -> tuple[Parameter, ...]:
     """The parameter tensors of one transformer block, in order, with this kind of MLP (the model's own)."""
-    projections = {"qkv": "(a+2k)d"} if config.fuses_qkv else {"query": "ad", "key": "kd", "value": "kd"}
+    projections = (
+        {"qkv": "(a+2k)d"} if config.fuses_qkv else {"query": "ad", "key": "kd", "value": "kd"}
+    )
     tensors = _norm(config, "norm_1") + _norm(config, "norm_2")
     for name, width in projections.items():
         tensors += _linear(config, f"attention.{name}", f"{width} h", config.has_qkv_bias)
@@ -106,7 +120,11 @@ def output_parameters(config: ModelConfig) -> tuple[Parameter, ...]:
 @lru_cache(maxsize=64)
 def parameter_ledger(config: ModelConfig) -> tuple[Parameter, ...]:
     """Every parameter tensor of the model, each once, in the order of ``named_parameters()``."""
-    return (*embedding_parameters(config), *of_blocks(config, block_parameters), *output_parameters(config))
+    return (
+        *embedding_parameters(config),
+        *of_blocks(config, block_parameters),
+        *output_parameters(config),
+    )
 
 
 @lru_cache(maxsize=64)
@@ -116,10 +134,16 @@ def distinct_parameters(config: ModelConfig) -> tuple[Parameter, ...]:
     return (*embedding_parameters(config), *blocks, *output_parameters(config))
 
 
-def of_blocks(config: ModelConfig, of_kind: Callable[[ModelConfig, str], Iterable[Parameter]]) -> list[Parameter]:
+def of_blocks(
+    config: ModelConfig, of_kind: Callable[[ModelConfig, str], Iterable[Parameter]]
+) -> list[Parameter]:
     """What each block in turn has, under its own number."""
     kinds = enumerate(map(config.mlp_of, range(config.num_layers)))
-    return [replace(p, name=f"blocks.{layer}.{p.name}") for layer, kind in kinds for p in of_kind(config, kind)]
+    return [
+        replace(p, name=f"blocks.{layer}.{p.name}")
+        for layer, kind in kinds
+        for p in of_kind(config, kind)
+    ]
 
 
 def one_of_each_kind(
@@ -129,13 +153,18 @@ def one_of_each_kind(
     kinds = enumerate(config.blocks_by_kind.items())
     return [
         replace(p, name=f"blocks.{number}.{p.name}", times=times)
-        for number, (kind, times) in kinds for p in of_kind(config, kind)
+        for number, (kind, times) in kinds
+        for p in of_kind(config, kind)
     ]
 
 
 def times_of(config: ModelConfig, name: str) -> int:
     """How many tensors of the model are like this one of its ``one_of_each``."""
-    return list(config.blocks_by_kind.values())[int(name.split(".")[1])] if name.startswith("blocks.") else 1
+    return (
+        list(config.blocks_by_kind.values())[int(name.split(".")[1])]
+        if name.startswith("blocks.")
+        else 1
+    )
 
 
 def count_parameters(config: ModelConfig) -> int:
@@ -163,13 +192,17 @@ def count_by_kind(config: ModelConfig) -> dict[str, int]:
 
 def _parameter(config: ModelConfig, name: str, axes: str, kind: str) -> Parameter:
     sizes = model_axes(config)
-    return Parameter(name=name, shape=tuple(sizes[axis] for axis in axes.split()), kind=kind, axes=axes)
+    return Parameter(
+        name=name, shape=tuple(sizes[axis] for axis in axes.split()), kind=kind, axes=axes
+    )
 
 
 def _linear(config: ModelConfig, name: str, axes: str, has_bias: bool) -> list[Parameter]:
     kind = name.split(".")[-2]
     parts = {"weight": axes, "bias": axes.split()[0]} if has_bias else {"weight": axes}
-    return [_parameter(config, f"{name}.{part}", part_axes, kind) for part, part_axes in parts.items()]
+    return [
+        _parameter(config, f"{name}.{part}", part_axes, kind) for part, part_axes in parts.items()
+    ]
 
 
 def _norm(config: ModelConfig, name: str) -> list[Parameter]:

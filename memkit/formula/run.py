@@ -35,7 +35,9 @@ class Run:
         if setup.device == "cpu" and precision.compute_dtype != "float32":
             left_out.append("what oneDNN packs for products of 16 bits")
         if any(copies) or precision.gradient_dtype != precision.weight_dtype:
-            left_out.append("the float32 temporaries of memkit's own step, which a library's kernel does without")
+            left_out.append(
+                "the float32 temporaries of memkit's own step, which a library's kernel does without"
+            )
         return "; ".join([*left_out, "trace_memory counts it"]) if left_out else ""
 
     # What stands, and what steps
@@ -67,7 +69,9 @@ class Run:
         dtypes = setup.precision.gradient_dtype, setup.precision.main_gradient_dtype
         return tuple(filter(None, dtypes))
 
-    def use(self, setup: TrainingSetup, makes_states: bool) -> Callable[[Recorder, Block], bool] | None:
+    def use(
+        self, setup: TrainingSetup, makes_states: bool
+    ) -> Callable[[Recorder, Block], bool] | None:
         """What is done at once with a finished gradient, and returns whether that frees it; ``None``: nothing is.
 
         ``makes_states``: an optimizer that steps there makes its states now.
@@ -78,7 +82,9 @@ class Run:
         """The forward's events."""
         return walk.forward
 
-    def backward(self, setup: TrainingSetup, walk: Walk, accumulates: bool, makes_states: bool) -> list[Segment]:
+    def backward(
+        self, setup: TrainingSetup, walk: Walk, accumulates: bool, makes_states: bool
+    ) -> list[Segment]:
         """The backward's events, with what becomes of each finished gradient.
 
         ``accumulates``: earlier micro-batches left gradients, which are added to.

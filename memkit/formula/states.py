@@ -55,7 +55,9 @@ def gradient_tensors(parameter: Parameter, precision: Precision) -> tuple[StateT
     """The gradient, and the second one that a recipe with main gradients accumulates in."""
     tensors = [_state(parameter, "gradient", precision.gradient_dtype, part="gradients")]
     if precision.main_gradient_dtype:
-        tensors.append(_state(parameter, "main gradient", precision.main_gradient_dtype, part="gradients"))
+        tensors.append(
+            _state(parameter, "main gradient", precision.main_gradient_dtype, part="gradients")
+        )
     return tuple(tensors)
 
 
@@ -75,15 +77,21 @@ def optimizer_tensors(
     return tuple(tensors)
 
 
-def shared_tensors(parameters: Iterable[Parameter], optimizer: OptimizerConfig) -> tuple[StateTensor, ...]:
+def shared_tensors(
+    parameters: Iterable[Parameter], optimizer: OptimizerConfig
+) -> tuple[StateTensor, ...]:
     """What an optimizer keeps once for all tensors, as its record says."""
     return tuple(
         StateTensor(parameter="all", role=role, shape=shape, dtype=dtype, part="optimizer_states")
-        for role, shape, dtype in optimizer.record.shared_by(parameter.count for parameter in parameters)
+        for role, shape, dtype in optimizer.record.shared_by(
+            parameter.count for parameter in parameters
+        )
     )
 
 
-def state_ledger(config: ModelConfig, precision: Precision, optimizer: OptimizerConfig) -> tuple[StateTensor, ...]:
+def state_ledger(
+    config: ModelConfig, precision: Precision, optimizer: OptimizerConfig
+) -> tuple[StateTensor, ...]:
     """Every persistent tensor of the run: weights, then gradients, then the optimizer's."""
     parameters = parameter_ledger(config)
     return (
@@ -94,7 +102,9 @@ def state_ledger(config: ModelConfig, precision: Precision, optimizer: Optimizer
     )
 
 
-def state_bytes(config: ModelConfig, precision: Precision, optimizer: OptimizerConfig) -> dict[str, int]:
+def state_bytes(
+    config: ModelConfig, precision: Precision, optimizer: OptimizerConfig
+) -> dict[str, int]:
     """Bytes of the model states by part, before rounding, without what the host's memory holds (torch's ``step``).
 
     >>> from memkit.models import GPT2_SMALL
@@ -138,9 +148,20 @@ def bytes_per_parameter(
 
 
 def _state(
-    parameter: Parameter, role: str, dtype: str, shape: tuple[int, ...] | None = None, part: str = "optimizer_states",
+    parameter: Parameter,
+    role: str,
+    dtype: str,
+    shape: tuple[int, ...] | None = None,
+    part: str = "optimizer_states",
     is_in_host: bool = False,
 ) -> StateTensor:
     """A tensor of one parameter, and of its shape if no other is given."""
     shape = parameter.shape if shape is None else shape
-    return StateTensor(parameter=parameter.name, role=role, shape=shape, dtype=dtype, part=part, is_in_host=is_in_host)
+    return StateTensor(
+        parameter=parameter.name,
+        role=role,
+        shape=shape,
+        dtype=dtype,
+        part=part,
+        is_in_host=is_in_host,
+    )

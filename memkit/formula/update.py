@@ -32,12 +32,15 @@ from memkit.units import as_one_of
 def added(segments: Iterable[Segment]) -> list[Segment]:
     """Each finished gradient is added to one that is there, and freed."""
     return [
-        Segment(each.times, each.unit, [(block, sign or FREED) for block, sign in each.events]) for each in segments
+        Segment(each.times, each.unit, [(block, sign or FREED) for block, sign in each.events])
+        for each in segments
     ]
 
 
 def kept(
-    segments: Sequence[Segment], block_bytes: int, dtypes: Sequence[str] = (),
+    segments: Sequence[Segment],
+    block_bytes: int,
+    dtypes: Sequence[str] = (),
     use: Callable[[Recorder, Block], bool] | None = None,
 ) -> list[Segment]:
     """Each finished gradient stays, in ``dtypes`` (left out: its own), unless ``use`` returns that it may go."""
@@ -70,9 +73,14 @@ def kept(
 
 def freed(segments: Sequence[Segment]) -> list[Segment]:
     """What ``zero_grad`` frees: the gradients that these segments have left."""
-    gone, out = {block for segment in segments for block, sign in segment.events if sign == FREED}, []
+    gone = {block for segment in segments for block, sign in segment.events if sign == FREED}
+    out = []
     for segment in segments:
-        left = [b for b, sign in segment.events if sign == BORN and b.part == "gradients" and b not in gone]
+        left = [
+            b
+            for b, sign in segment.events
+            if sign == BORN and b.part == "gradients" and b not in gone
+        ]
         out.append(Segment(segment.times, segment.unit, [(block, FREED) for block in left]))
     return out
 
@@ -88,7 +96,11 @@ def write_weights(
 ) -> None:
     """What exists before the first step: weights, and the master copy of recipes that have one."""
     for parameter in parameters:
-        states = optimizer_tensors(parameter, precision, setup.optimizer) if precision.master_dtype else ()
+        states = (
+            optimizer_tensors(parameter, precision, setup.optimizer)
+            if precision.master_dtype
+            else ()
+        )
         masters = [tensor for tensor in states if tensor.role == "master weight"]
         place(record, "empty", [*weight_tensors(parameter, precision), *masters])
 
@@ -103,12 +115,18 @@ def write_states(
     for parameter in parameters:
         states = optimizer_tensors(parameter, precision, setup.optimizer)
         made = [tensor for tensor in states if tensor.role != "master weight"]
-        place(record, "zeros_like", [t for t in made if not (t.is_in_host and setup.device == "cuda")])
+        place(
+            record, "zeros_like", [t for t in made if not (t.is_in_host and setup.device == "cuda")]
+        )
     place(record, "create_dynamic_map", shared_tensors(parameters, setup.optimizer))
 
 
 def write_update(
-    setup: TrainingSetup, record: Recorder, precision: Precision, parameters: Sequence[Parameter], where: str
+    setup: TrainingSetup,
+    record: Recorder,
+    precision: Precision,
+    parameters: Sequence[Parameter],
+    where: str,
 ) -> None:
     """The temporaries of an update of these parameters."""
     implementation = setup.optimizer.implementation
@@ -120,14 +138,20 @@ def write_update(
         )
     as_one_of(f"temporaries of {setup.optimizer.name}", rule, RULES)
     is_cuda = setup.device == "cuda"
-    RULES[rule](Temporaries(record, precision.moment_dtype, implementation, where, is_cuda), parameters)
+    RULES[rule](
+        Temporaries(record, precision.moment_dtype, implementation, where, is_cuda), parameters
+    )
 
 
 class Temporaries:
     """Makes the tensors of an update, in the dtype of the moments."""
 
     def __init__(self, record: Recorder, dtype: str, op: str, where: str, is_cuda: bool):
-        self.record, self.dtype, self.op, self.where, self.is_cuda = record, dtype, op, where, is_cuda
+        self.record = record
+        self.dtype = dtype
+        self.op = op
+        self.where = where
+        self.is_cuda = is_cuda
 
     def one(self, count: int) -> Block:
         """A new tensor."""
@@ -155,6 +179,8 @@ def _adam_one_by_one(new: Temporaries, parameters: Sequence[Parameter]) -> None:
 
 
 RULES: dict[str, Callable[[Temporaries, Sequence[Parameter]], None]] = {
-    "none": lambda new, parameters: None, "all at once": _all_at_once, "root and denominator": _adam_one_by_one,
+    "none": lambda new, parameters: None,
+    "all at once": _all_at_once,
+    "root and denominator": _adam_one_by_one,
 }
 """What an optimizer's record calls its temporaries, and the function that plays them. Others may be added."""

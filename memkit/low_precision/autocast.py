@@ -26,8 +26,12 @@ FLOAT32 = """
 """
 """Run in float32: the inputs are cast up."""
 
-FLOAT32_OUTPUT = "prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm sum norm"
+FLOAT32_OUTPUT = (
+    "prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm sum norm"
+)
 """Asked for a float32 result (``dtype=``) where the caller names no dtype."""
 
-PROMOTE = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
+PROMOTE = (
+    "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
+)
 """Run in the widest dtype among the inputs."""

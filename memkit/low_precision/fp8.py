@@ -105,7 +105,11 @@ class Cast:
             values = decode(codes.contiguous(), self.element)
         else:
             values = self.elements.float()
-        scales = self.scales.float() if self.tensor_scale is None else self.scales.float() * self.tensor_scale
+        scales = (
+            self.scales.float()
+            if self.tensor_scale is None
+            else self.scales.float() * self.tensor_scale
+        )
         return by_block(values, scales, SCALINGS[self.scaling])
 
     def t(self) -> "Cast":
@@ -136,7 +140,10 @@ def cast_to(x: Tensor, element: str, scaling: str, *, multiplier: Tensor | None 
     if get_format(element).bits == 4:
         elements = elements[..., ::2] | elements[..., 1::2] << 4
     return Cast(
-        elements=elements, scales=block_scales.to(getattr(torch, record.scale.name)), element=element, scaling=scaling,
+        elements=elements,
+        scales=block_scales.to(getattr(torch, record.scale.name)),
+        element=element,
+        scaling=scaling,
         tensor_scale=tensor_scale if record.has_tensor_scale else None,
     )
 
@@ -153,8 +160,12 @@ class DelayedFactor:
         """A cast saw ``amax``; where that is 0, infinite or NaN the factor stays. Shapes: []."""
         self.history = torch.cat([self.history[1:].to(amax.device), amax.detach().float()[None]])
         wanted = self.history.max()
-        quotient = (get_format(self.scale.element).max / wanted / 2**self.scale.margin).clamp(max=float(FLOAT32_MAX))
-        self.multiplier = torch.where((wanted > 0) & wanted.isfinite(), quotient, self.multiplier.to(amax.device))
+        quotient = (get_format(self.scale.element).max / wanted / 2**self.scale.margin).clamp(
+            max=float(FLOAT32_MAX)
+        )
+        self.multiplier = torch.where(
+            (wanted > 0) & wanted.isfinite(), quotient, self.multiplier.to(amax.device)
+        )
 
 
 def scaled_mm_takes(a: Cast, b: Cast) -> bool:
@@ -162,7 +173,10 @@ def scaled_mm_takes(a: Cast, b: Cast) -> bool:
 
     A CPU takes any pair; CUDA wants capability 8.9, not E5M2 twice, and sizes that are multiples of 16.
     """
-    if not all(cast.element.startswith("float8") and SCALINGS[cast.scaling].block_shape[1] == 0 for cast in (a, b)):
+    if not all(
+        cast.element.startswith("float8") and SCALINGS[cast.scaling].block_shape[1] == 0
+        for cast in (a, b)
+    ):
         return False
     if a.elements.is_cuda:
         is_new = torch.cuda.get_device_capability(a.elements.device) >= (8, 9)
@@ -174,10 +188,15 @@ def scaled_mm_takes(a: Cast, b: Cast) -> bool:
 def scaled_product(a: Cast, b: Cast) -> Tensor:
     """a b' by ``torch._scaled_mm``, float32. One factor for all is given as the same factor for each row: a CPU's
     kernel for single factors takes a thousand times as long."""
-    scale_a, scale_b = (cast.scales.float().expand(cast.elements.shape[0], 1).contiguous() for cast in (a, b))
+    scale_a, scale_b = (
+        cast.scales.float().expand(cast.elements.shape[0], 1).contiguous() for cast in (a, b)
+    )
     is_wide = not a.elements.is_cuda  # CUDA's kernel with factors by row writes bfloat16
     product = torch._scaled_mm(
-        a.elements.contiguous(), b.elements.contiguous().t(), scale_a=scale_a, scale_b=scale_b.t(),
+        a.elements.contiguous(),
+        b.elements.contiguous().t(),
+        scale_a=scale_a,
+        scale_b=scale_b.t(),
         out_dtype=torch.float32 if is_wide else torch.bfloat16,
     )
     return product.float()
@@ -208,7 +227,11 @@ class Fp8Recipe:
 
 
 def _recipe(name: str, input_scaling: str, weight_scaling: str, **more) -> Fp8Recipe:
-    scalings = {"input_scaling": input_scaling, "weight_scaling": weight_scaling, "gradient_scaling": input_scaling}
+    scalings = {
+        "input_scaling": input_scaling,
+        "weight_scaling": weight_scaling,
+        "gradient_scaling": input_scaling,
+    }
     return Fp8Recipe(name=name, **scalings, **more)
 
 
@@ -240,7 +263,9 @@ class _Products(torch.autograd.Function):
         ctx.layer, ctx.x_shape = layer, x.shape
         cast = layer.cast(matrix, "input")
         y = layer.multiply(cast, layer.cast(weight, "weight"))
-        kept = matrix if layer.recipe.is_wgrad_wide else layer.cast_transposed(matrix, "input", cast)
+        kept = (
+            matrix if layer.recipe.is_wgrad_wide else layer.cast_transposed(matrix, "input", cast)
+        )
         is_cast = isinstance(kept, Cast)
         ctx.like = kept.over(None, None) if is_cast else None
         ctx.save_for_backward(weight, *(kept.tensors if is_cast else (kept,)))
@@ -255,7 +280,9 @@ class _Products(torch.autograd.Function):
         if layer.recipe.is_wgrad_wide:
             dw = matrix.t().float() @ kept[0].float()
         else:
-            dw = layer.multiply(layer.cast_transposed(matrix, "gradient", cast), ctx.like.over(*kept))
+            dw = layer.multiply(
+                layer.cast_transposed(matrix, "gradient", cast), ctx.like.over(*kept)
+            )
         layer.end_step()
         return dx.to(dy.dtype).reshape(ctx.x_shape), dw.to(weight.dtype), None
 
@@ -275,12 +302,17 @@ class Fp8Linear(nn.Linear):
         as_one_of("kernel", kernel, ("auto", "emulated"))
         with torch.device("meta"):
             layer = cls(linear.in_features, linear.out_features, bias=linear.bias is not None)
-        layer.weight, layer.bias, layer.recipe, layer.kernel = linear.weight, linear.bias, recipe, kernel
+        layer.weight = linear.weight
+        layer.bias = linear.bias
+        layer.recipe = recipe
+        layer.kernel = kernel
         layer.used = Counter()
         layer.delayed, layer.seen = {}, {}
         if recipe.delayed:
             scales = {o: replace(recipe.delayed, element=recipe.element_of(o)) for o in OPERANDS}
-            layer.delayed = {o: DelayedFactor(scale, linear.weight.device) for o, scale in scales.items()}
+            layer.delayed = {
+                o: DelayedFactor(scale, linear.weight.device) for o, scale in scales.items()
+            }
         return layer
 
     def forward(self, x: Tensor) -> Tensor:
@@ -302,7 +334,9 @@ class Fp8Linear(nn.Linear):
         """The matrix for wgrad, which sums over its first dimension: ``cast`` itself where blocks are square."""
         if SCALINGS[cast.scaling].is_square:
             return cast.t()
-        return self._cast(matrix.detach().t().float(), operand, self.recipe.scaling_of(operand), None)
+        return self._cast(
+            matrix.detach().t().float(), operand, self.recipe.scaling_of(operand), None
+        )
 
     def cast_weight_for_dgrad(self, weight: Tensor) -> Cast:
         recipe = self.recipe
@@ -328,7 +362,9 @@ class Fp8Linear(nn.Linear):
         return cast_to(matrix, self.recipe.element_of(operand), scaling, multiplier=multiplier)
 
 
-def convert_to_fp8(model: nn.Module, recipe: str | Fp8Recipe, *, keep: tuple[str, ...] = (), kernel: str = "auto"):
+def convert_to_fp8(
+    model: nn.Module, recipe: str | Fp8Recipe, *, keep: tuple[str, ...] = (), kernel: str = "auto"
+):
     """Swap every ``nn.Linear`` in place, but those whose name contains a text of ``keep``; returns the model.
 
     Raises: ValueError: an unknown recipe.
@@ -339,5 +375,9 @@ def convert_to_fp8(model: nn.Module, recipe: str | Fp8Recipe, *, keep: tuple[str
     for name, module in list(model.named_modules()):
         if type(module) is nn.Linear and not any(text in name for text in keep):
             parent, _, attribute = name.rpartition(".")
-            setattr(model.get_submodule(parent), attribute, Fp8Linear.from_linear(module, recipe, kernel))
+            setattr(
+                model.get_submodule(parent),
+                attribute,
+                Fp8Linear.from_linear(module, recipe, kernel),
+            )
     return model

@@ -59,6 +59,8 @@ def scale_gradients(gradients: np.ndarray, scale: float) -> ScaledGradients:
     kept = scaled[~overflowing]
     errors = np.abs(kept.astype(np.float16) - kept) / kept
     return ScaledGradients(
-        flushed=float(flushed.mean()), subnormal=float(subnormal.mean()), overflowing=float(overflowing.mean()),
+        flushed=float(flushed.mean()),
+        subnormal=float(subnormal.mean()),
+        overflowing=float(overflowing.mean()),
         value_error=float(errors.mean()) if kept.size else 1.0,
     )

@@ -34,7 +34,11 @@ WHOLE = 0
 
 SCALINGS = {
     name: Scaling(
-        name=name, block_shape=shape, scale_rule=rule, scale=FORMATS[scale], has_tensor_scale=name.startswith("nvfp4"),
+        name=name,
+        block_shape=shape,
+        scale_rule=rule,
+        scale=FORMATS[scale],
+        has_tensor_scale=name.startswith("nvfp4"),
     )
     for name, shape, scale, rule in (
         ("none", (WHOLE, WHOLE), "float32", "unit"),
@@ -62,7 +66,9 @@ def factors_from(amax: object, scaling: str, element: str) -> Factors:
     >>> float(factors_from(3.0, "row_power_of_two", "float8_e4m3fn").multipliers)    # 149.33, cut down
     128.0
     """
-    return factors_of(as_real(amax), SCALINGS[as_one_of("scaling", scaling, SCALINGS)], get_format(element))
+    return factors_of(
+        as_real(amax), SCALINGS[as_one_of("scaling", scaling, SCALINGS)], get_format(element)
+    )
 
 
 def scale_to(x: object, element: str, scaling: str) -> Quantized:

@@ -36,10 +36,21 @@ class SixteenBitAdamW(torch.optim.Optimizer):
     Raises: ValueError: an unknown ``write``.
     """
 
-    def __init__(self, parameters: Iterable[Tensor | dict], lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, *,
-                 write: str = "nearest", copies_gradients: bool = False):
+    def __init__(
+        self,
+        parameters: Iterable[Tensor | dict],
+        lr=1e-3,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+        weight_decay=0.01,
+        *,
+        write: str = "nearest",
+        copies_gradients: bool = False,
+    ):
         as_one_of("write", write, WRITES)
-        super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        super().__init__(
+            parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        )
         self.write, self.copies_gradients = write, copies_gradients
 
     @torch.no_grad()
@@ -57,7 +68,10 @@ class SixteenBitAdamW(torch.optim.Optimizer):
         if self.copies_gradients:
             gradient = state["gradient"].copy_(gradient)
         state["step"] += 1
-        for name, value, beta in (("exp_avg", gradient, betas[0]), ("exp_avg_sq", gradient * gradient, betas[1])):
+        for name, value, beta in (
+            ("exp_avg", gradient, betas[0]),
+            ("exp_avg_sq", gradient * gradient, betas[1]),
+        ):
             state[name].copy_(torch.lerp(state[name].float(), value, 1 - beta))
         mean = state["exp_avg"].float() / (1 - betas[0] ** state["step"])
         square = state["exp_avg_sq"].float() / (1 - betas[1] ** state["step"])

@@ -50,7 +50,9 @@ class Scale:
         for value, _ in ticks:
             chart.line([(self(value), top), (self(value), bottom)], shade=FAINT)
         chart.row([(self(value), words) for value, words in ticks], bottom + 5, 12, shade=GREY)
-        chart.words((self.start + self.end) / 2, bottom + 24, label, 12.5, anchor="middle", at="top")
+        chart.words(
+            (self.start + self.end) / 2, bottom + 24, label, 12.5, anchor="middle", at="top"
+        )
 
 
 def round_ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -78,11 +80,16 @@ def byte_ticks(most: float) -> list[tuple[float, str]]:
     return [(tick * num_bytes, f"{tick:g} {unit}") for tick in round_ticks(0, most / num_bytes)]
 
 
-def draw_limit(chart: Chart, y: Scale, num_bytes: int | None, left: float, right: float, name: str = "") -> None:
+def draw_limit(
+    chart: Chart, y: Scale, num_bytes: int | None, left: float, right: float, name: str = ""
+) -> None:
     """A card's capacity as a dashed line across, where it is in view; a caller with room writes its name there."""
     if num_bytes and num_bytes < y.high:
-        ends, tip = [(left, y(num_bytes)), (right, y(num_bytes))], f"{name or 'card'}: {format_bytes(num_bytes)}"
-        chart.line(ends, stroke_width=1.6, stroke_dasharray=DASHED, tip=tip, data={"bytes": num_bytes})
+        ends = [(left, y(num_bytes)), (right, y(num_bytes))]
+        tip = f"{name or 'card'}: {format_bytes(num_bytes)}"
+        chart.line(
+            ends, stroke_width=1.6, stroke_dasharray=DASHED, tip=tip, data={"bytes": num_bytes}
+        )
 
 
 def thinned(places: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:

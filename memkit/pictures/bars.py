@@ -71,7 +71,10 @@ def bars_figure(
         most = max(most, 1.08 * limit[1])
     y = Scale(low=0, high=most, start=345, end=TOP)
     y.ticks_beside(chart, byte_ticks(most), LEFT, RIGHT)
-    gaps = [0.3 * number for number in accumulate((a.group != b.group for a, b in pairwise(bars)), initial=0)]
+    gaps = [
+        0.3 * number
+        for number in accumulate((a.group != b.group for a, b in pairwise(bars)), initial=0)
+    ]
     x = Scale(low=-0.65, high=len(bars) - 0.35 + gaps[-1], start=LEFT, end=RIGHT)
     places, width = [x(number + gap) for number, gap in enumerate(gaps)], 0.88 * (x(1) - x(0))
     for bar, place in zip(bars, places, strict=True):
@@ -83,8 +86,15 @@ def bars_figure(
     way = chart.place(tops, broken, size=11.5, at="bottom", boxed=True)
     if chosen >= 0:
         lines = (tops, broken)[way][chosen][2].count("\n") + 1
-        chart.words(places[chosen], tops[chosen][1] - 14 * lines, "▼", 11, anchor="middle", at="bottom")
-    chart.row([(place, bar.name) for bar, place in zip(bars, places, strict=True)], y.start + 5, 11.5, shade=GREY)
+        chart.words(
+            places[chosen], tops[chosen][1] - 14 * lines, "▼", 11, anchor="middle", at="bottom"
+        )
+    chart.row(
+        [(place, bar.name) for bar, place in zip(bars, places, strict=True)],
+        y.start + 5,
+        11.5,
+        shade=GREY,
+    )
     groups: dict[str, list[float]] = {}
     for bar, place in zip(bars, places, strict=True):
         groups.setdefault(bar.group, []).append(place)
@@ -106,10 +116,14 @@ def _stack(chart: Chart, bar: Bar, place: float, width: float, y: Scale) -> None
     ends = accumulate(bar.pieces.values(), initial=0)
     for (part, size), (low, high) in zip(bar.pieces.items(), pairwise(ends), strict=True):
         if size:
-            tells = {"tip": f"{part.replace('_', ' ')}: {format_bytes(size)}, {bar.whose or bar.name}"}
+            tells = {
+                "tip": f"{part.replace('_', ' ')}: {format_bytes(size)}, {bar.whose or bar.name}"
+            }
             tells["data"] = {"part": part, "bytes": size, **bar.data}
             edge = {"stroke": "#fff", "stroke_width": 0.7}
-            chart.rect(place - width / 2, y(high), width, y(low) - y(high), LOOKS[part], **tells, **edge)
+            chart.rect(
+                place - width / 2, y(high), width, y(low) - y(high), LOOKS[part], **tells, **edge
+            )
     chart.keep_clear(place - width / 2, y(bar.total), place + width / 2, y.start)
     if bar.ghost:
         left, right, height = place - width / 2, place + width / 2, y.inside(bar.ghost)
@@ -133,15 +147,22 @@ def rows_figure(rows: Mapping[str, Mapping[str, float]], title: str, unit: str =
     top = chart.legend([(look, name) for name, look in looks.items()], 10, 46, 780) + 8
     chart.height = top + 34 * len(rows)
     left, after = 24 + max(text_width(row, 12.5) for row in rows), f" {unit}" if unit else ""
-    x = Scale(low=0, high=max(totals.values()) * 1.09, start=left, end=790 - text_width(after, 12.5))
+    x = Scale(
+        low=0, high=max(totals.values()) * 1.09, start=left, end=790 - text_width(after, 12.5)
+    )
     for number, (row, pieces) in enumerate(rows.items()):
         y, ends = top + 12 + 34 * number, accumulate(pieces.values(), initial=0)
         for (name, size), (start, end) in zip(pieces.items(), pairwise(ends), strict=True):
-            tells = {"tip": f"{name}: {size:.4g}{after}, {row}", "data": {"name": name, "size": f"{size:.6g}"}}
+            tells = {
+                "tip": f"{name}: {size:.4g}{after}, {row}",
+                "data": {"name": name, "size": f"{size:.6g}"},
+            }
             chart.bar(x(start), x(end), y, 24, looks[name], **tells, stroke=PAPER)
             if text_width(f"{size:.3g}", 12) < x(end) - x(start):
                 chart.words(x((start + end) / 2), y, f"{size:.3g}", 12, anchor="middle", boxed=True)
         chart.words(left - 10, y, row, 12.5, anchor="end")
         chart.words(x(totals[row]) + 8, y, f"{totals[row]:.4g}{after}", 12.5, bold=True)
-    chart.alt = f"{title}: {'; '.join(f'{row} {total:.4g}{after}' for row, total in totals.items())}."
+    chart.alt = (
+        f"{title}: {'; '.join(f'{row} {total:.4g}{after}' for row, total in totals.items())}."
+    )
     return chart

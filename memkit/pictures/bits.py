@@ -46,13 +46,19 @@ def draw_bits(chart: Chart, reading: CodeReading, top: float) -> float:
         middles[field] = left + (number + len(digits) / 2) * width
         for place, digit in enumerate(digits):
             x, y = left + number * width, top + 70
-            tells = {"tip": f"{field} bit {len(digits) - 1 - place}: {digit}", "data": {"pick": number, "field": field}}
+            tells = {
+                "tip": f"{field} bit {len(digits) - 1 - place}: {digit}",
+                "data": {"pick": number, "field": field},
+            }
             edge = {"stroke": "currentColor", "stroke_opacity": 0.7}
             chart.bar(x, x + width, y, 44, LOOKS[field], shade=0.7, **edge, **tells)
             chart.bar(x + 0.2 * width, x + 0.8 * width, y, 28, (PAPER, ""), pointer_events="none")
             chart.words(x + width / 2, y, digit, size, anchor="middle")
             number += 1
-    with_value = [(middles[field], top + 36, f"{field} = {int(digits, 2)}") for field, digits in reading.fields]
+    with_value = [
+        (middles[field], top + 36, f"{field} = {int(digits, 2)}")
+        for field, digits in reading.fields
+    ]
     plain = [(x, top + 36, field) for field, x in middles.items()]
     chart.place(with_value, plain, [(x, y, field[:4]) for x, y, field in plain], size=12.5)
     words = spelled(reading)
@@ -85,18 +91,30 @@ def draw_neighbours(chart: Chart, reading: CodeReading, y: float) -> None:
         if value is not None:
             chart.line([(x, y - 8), (x, y + 8)], stroke_width=1.8)
         if value is not None and side != "this value":
-            to_press = {"tip": f"{side}: {reading.text(value)}", "data": {"pick": side.removeprefix("next ")}}
+            to_press = {
+                "tip": f"{side}: {reading.text(value)}",
+                "data": {"pick": side.removeprefix("next ")},
+            }
             chart.rect(x - 22, y - 14, 44, 56, pointer_events="all", **to_press)
-    texts = [(x, reading.text(value), side) for x, value, side in zip(places, trio, sides, strict=True)]
+    texts = [
+        (x, reading.text(value), side) for x, value, side in zip(places, trio, sides, strict=True)
+    ]
     chart.place(
         [(x, y + 22, text) for x, text, _ in texts],
         [(x, y + (22 if n == 1 else 40), text) for n, (x, text, _) in enumerate(texts)],
         size=13.5,
     )
-    chart.place([(x, y + 40, side) for x, _, side in texts], [(400, y + 40, sides[1])], size=11.5, shade=GREY)
+    chart.place(
+        [(x, y + 40, side) for x, _, side in texts],
+        [(400, y + 40, sides[1])],
+        size=11.5,
+        shade=GREY,
+    )
     for gap, pair in zip(gaps, pairwise(places), strict=True):
         words = f"gap {number_text(gap)}" if gap in finite else ""
-        chart.place([(sum(pair) / 2, y - 14, words)], [(sum(pair) / 2, y - 32, words)], size=12, shade=GREY)
+        chart.place(
+            [(sum(pair) / 2, y - 14, words)], [(sum(pair) / 2, y - 32, words)], size=12, shade=GREY
+        )
 
 
 def bits_in_words(reading: CodeReading) -> str:
@@ -132,7 +150,9 @@ def explorer_figure(reading: CodeReading, rows: Sequence[Nearest]) -> Chart:
         tip = f"{nearest.fmt.name}: {number_text(nearest.value, 9)}, {note_on(nearest)}"
         chart.words(10, y, nearest.fmt.name, 12.5)
         chart.words(308, y, number_text(nearest.value, 9), 12.5, anchor="end")
-        chart.bar(x.start, end, y, 16, (OKABE_ITO[1], "///"), tip=tip, data={"error": repr(float(error))})
+        chart.bar(
+            x.start, end, y, 16, (OKABE_ITO[1], "///"), tip=tip, data={"error": repr(float(error))}
+        )
         chart.words(676, y, note_on(nearest), 12.5)
     words = (f"{n.fmt.name} {number_text(n.value, 9)}, {note_on(n)}" for n in rows)
     chart.title = f"{reading.fmt.name}, code {reading.code}, and {number} in {len(rows)} formats"
@@ -147,4 +167,10 @@ def note_on(nearest: Nearest) -> str:
         return "saturated" if math.isfinite(nearest.value) else "overflow"
     if error == 0:
         return "exact" if nearest.is_exact else "sign lost"
-    return "underflow to 0" if nearest.value == 0 else f"{error:.2g}" if error < 1e-4 else f"{100 * error:.2g} %"
+    return (
+        "underflow to 0"
+        if nearest.value == 0
+        else f"{error:.2g}"
+        if error < 1e-4
+        else f"{100 * error:.2g} %"
+    )

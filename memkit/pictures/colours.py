@@ -100,6 +100,7 @@ def looks_of(names: list[str]) -> dict[str, tuple[str, str]]:
     hatches = list(HATCHES)
     others = [name for name in names if name not in LOOKS]
     by_order = {  # the ninth has the first one's colour and the second one's hatch
-        name: (OKABE_ITO[number % 8], hatches[(number + number // 8) % 8]) for number, name in enumerate(others)
+        name: (OKABE_ITO[number % 8], hatches[(number + number // 8) % 8])
+        for number, name in enumerate(others)
     }
     return {name: LOOKS.get(name) or by_order[name] for name in names}

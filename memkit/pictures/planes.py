@@ -41,15 +41,37 @@ def outline_of(shape: str, x: float, y: float, size: float) -> list[tuple[float,
     corners, turn, inner = SHAPES[shape]
     angles = [2 * math.pi * (turn + number / corners) for number in range(corners)]
     if inner == 1:
-        return [(x + 1.3 * size * math.sin(angle), y - 1.3 * size * math.cos(angle)) for angle in angles]
-    both = [(angle + half, 1.3 * size * far) for angle in angles for half, far in ((0, 1), (math.pi / corners, inner))]
+        return [
+            (x + 1.3 * size * math.sin(angle), y - 1.3 * size * math.cos(angle)) for angle in angles
+        ]
+    both = [
+        (angle + half, 1.3 * size * far)
+        for angle in angles
+        for half, far in ((0, 1), (math.pi / corners, inner))
+    ]
     return [(x + far * math.sin(angle), y - far * math.cos(angle)) for angle, far in both]
 
 
-def point(chart: Chart, x: float, y: float, shape: str, colour: str, size: float = 4, is_filled=True, **tells):
+def point(
+    chart: Chart,
+    x: float,
+    y: float,
+    shape: str,
+    colour: str,
+    size: float = 4,
+    is_filled=True,
+    **tells,
+):
     """A mark of a shape; hollow, it shows the ground."""
     fill = (colour if is_filled else "none", "")
-    chart.area([outline_of(shape, x, y, size)], fill, stroke=colour, stroke_width=1.2, pointer_events="all", **tells)
+    chart.area(
+        [outline_of(shape, x, y, size)],
+        fill,
+        stroke=colour,
+        stroke_width=1.2,
+        pointer_events="all",
+        **tells,
+    )
 
 
 def plane_figure(
@@ -75,15 +97,23 @@ def plane_figure(
     x = Scale(low=x_ends[0], high=x_ends[1], start=80, end=520)
     y = Scale(low=0, high=most, start=372, end=56)
     y.ticks_beside(chart, byte_ticks(most), 80, 520, "peak")
-    x.ticks_below(chart, [(tick, f"{tick:g}") for tick in round_ticks(*x_ends)], y.end, y.start, x_label)
+    x.ticks_below(
+        chart, [(tick, f"{tick:g}") for tick in round_ticks(*x_ends)], y.end, y.start, x_label
+    )
     if room:
         draw_limit(chart, y, room[1], 80, 520, room[0])
     if has_stairs:
         front = sorted((x(spot.across), y(spot.num_bytes)) for spot in spots if spot.is_on_front)
-        steps = [corner for (a, b), (c, d) in pairwise(front) for corner in ((a, b), (c, b), (c, d))]
+        steps = [
+            corner for (a, b), (c, d) in pairwise(front) for corner in ((a, b), (c, b), (c, d))
+        ]
         chart.line(steps or front, shade=GREY, stroke_width=1.4)
     for number, spot in enumerate(spots):
-        tells = {"tip": spot.tip, "data": {"pick": number, "bytes": spot.num_bytes}, "is_filled": spot.is_on_front}
+        tells = {
+            "tip": spot.tip,
+            "data": {"pick": number, "bytes": spot.num_bytes},
+            "is_filled": spot.is_on_front,
+        }
         point(chart, x(spot.across), y(spot.num_bytes), *looks[spot.kind], size, **tells)
     top = 76.0
     for (kind, text), height in zip(texts.items(), heights, strict=True):

@@ -28,7 +28,11 @@ def fonts() -> tuple[str, ...]:
     """The files of DejaVu Sans beside matplotlib; none without it."""
     spec = find_spec("matplotlib")
     folder = Path(spec.origin).parent / "mpl-data" / "fonts" / "ttf" if spec else Path()
-    return tuple(str(folder / name) for name in ("DejaVuSans.ttf", "DejaVuSans-Bold.ttf") if (folder / name).exists())
+    return tuple(
+        str(folder / name)
+        for name in ("DejaVuSans.ttf", "DejaVuSans-Bold.ttf")
+        if (folder / name).exists()
+    )
 
 
 def png_of(svg: str, zoom: float = 1.0) -> bytes | None:
@@ -89,7 +93,9 @@ class Chart:
         self.words(10, 19, title, 15, bold=True)
         self.words(10, 43, subtitle, 12, shade=GREY)
 
-    def rect(self, x, y, width, height, look=None, *, shade=INK, tip="", data=None, **style) -> None:
+    def rect(
+        self, x, y, width, height, look=None, *, shade=INK, tip="", data=None, **style
+    ) -> None:
         """A rectangle from its upper left corner; ``shade`` pales its look. A mark without a look is an outline."""
         box = {"x": x, "y": y, "width": max(width, 0), "height": max(height, 0)}
         self._mark("rect", {**box, **self._painted(look, shade), **style}, tip, data)
@@ -99,20 +105,50 @@ class Chart:
         self.rect(left, y - tall / 2, right - left, tall, look, **rest)
 
     def line(
-        self, points: Sequence[tuple[float, float]], colour="currentColor", *, shade=INK, tip="", data=None, **style
+        self,
+        points: Sequence[tuple[float, float]],
+        colour="currentColor",
+        *,
+        shade=INK,
+        tip="",
+        data=None,
+        **style,
     ) -> None:
         """A line through points."""
-        paint = {"fill": "none", "stroke": colour, **({} if shade == INK else {"stroke_opacity": shade})}
+        paint = {
+            "fill": "none",
+            "stroke": colour,
+            **({} if shade == INK else {"stroke_opacity": shade}),
+        }
         self._mark("path", {"d": _path(points), **paint, **style}, tip, data)
 
     def area(
-        self, outlines: Iterable[Sequence[tuple[float, float]]], look=None, *, shade=INK, tip="", data=None, **style
+        self,
+        outlines: Iterable[Sequence[tuple[float, float]]],
+        look=None,
+        *,
+        shade=INK,
+        tip="",
+        data=None,
+        **style,
     ) -> None:
         """Closed outlines as one mark."""
         path = "".join(_path(outline) + "Z" for outline in outlines)
         self._mark("path", {"d": path, **self._painted(look, shade), **style}, tip, data)
 
-    def words(self, x, y, text: str, size=12, *, anchor="start", shade=INK, bold=False, at="middle", boxed=False):
+    def words(
+        self,
+        x,
+        y,
+        text: str,
+        size=12,
+        *,
+        anchor="start",
+        shade=INK,
+        bold=False,
+        at="middle",
+        boxed=False,
+    ):
         """Words; ``x`` is where they start, end or have their middle, ``y`` their middle, ``top`` or ``bottom``."""
         if not text:
             return
@@ -126,19 +162,39 @@ class Chart:
             f'<tspan x="{_short(x)}" dy="{_short(size * LINE_HEIGHT) if number else 0}">{escape(line)}</tspan>'
             for number, line in enumerate(lines)
         )
-        style = {"y": base, "font_size": size, **({"text_anchor": anchor} if anchor != "start" else {})}
-        style |= {**({"fill_opacity": shade} if shade != INK else {}), **({"font_weight": "bold"} if bold else {})}
+        style = {
+            "y": base,
+            "font_size": size,
+            **({"text_anchor": anchor} if anchor != "start" else {}),
+        }
+        style |= {
+            **({"fill_opacity": shade} if shade != INK else {}),
+            **({"font_weight": "bold"} if bold else {}),
+        }
         single = f' x="{_short(x)}"' if len(lines) == 1 else ""
-        self._marks.append(f"<text{single}{_written(style)}>{escape(text) if single else spans}</text>")
+        self._marks.append(
+            f"<text{single}{_written(style)}>{escape(text) if single else spans}</text>"
+        )
 
-    def place(self, *ways: Sequence[tuple[float, float, str]], size=12, anchor="middle", at="middle", **look) -> int:
+    def place(
+        self,
+        *ways: Sequence[tuple[float, float, str]],
+        size=12,
+        anchor="middle",
+        at="middle",
+        **look,
+    ) -> int:
         """Labels (x, y, text) in the first of several ways in which none touches another or what stands already.
 
         If all touch, the way that touches least. Returns its number. This is the one rule for crowded labels.
         """
         touching = []
         for number, way in enumerate(ways):
-            boxes = [_box(x, y, text, size, anchor, look.get("bold", False), at) for x, y, text in way if text]
+            boxes = [
+                _box(x, y, text, size, anchor, look.get("bold", False), at)
+                for x, y, text in way
+                if text
+            ]
             count = sum(_touch(a, b) for a, b in combinations(boxes, 2))
             count += sum(_touch(box, other) for box in boxes for other in self._boxes)
             touching.append((count, number))
@@ -159,7 +215,9 @@ class Chart:
         """Labels that ``place`` sets stay out of here."""
         self._boxes.append((left, top, right, bottom))
 
-    def legend(self, entries: Iterable[tuple[tuple[str, str], str]], x, y, width, size=12, row=0) -> float:
+    def legend(
+        self, entries: Iterable[tuple[tuple[str, str], str]], x, y, width, size=12, row=0
+    ) -> float:
         """Swatches with names (two lines at most, the second pale) from the left, in rows of a width; the lower end."""
         left, row = x, row or size * 1.7
         for look, name in entries:
@@ -222,7 +280,11 @@ class Chart:
 
     def png(self, zoom: float = 1.0) -> bytes | None:
         """The picture as pixels on white, for viewers that draw no SVG; ``None`` where ``resvg-py`` is missing."""
-        light = self.svg(style=self.frame_style()).replace("<svg ", '<svg color="#1a1a1a" ', 1).replace(PAPER, "#fff")
+        light = (
+            self.svg(style=self.frame_style())
+            .replace("<svg ", '<svg color="#1a1a1a" ', 1)
+            .replace(PAPER, "#fff")
+        )
         return png_of(light, zoom)
 
     def write_files(self, stem: Path) -> None:
@@ -251,8 +313,12 @@ class Chart:
         return {"fill": fill} if shade == INK else {"fill": fill, "fill_opacity": shade}
 
     def _mark(self, tag: str, attributes: Mapping, tip: str, data: Mapping | None) -> None:
-        written = _written({**attributes, **{f"data-{name}": str(value) for name, value in (data or {}).items()}})
-        self._marks.append(f"<{tag}{written}><title>{escape(tip)}</title></{tag}>" if tip else f"<{tag}{written}/>")
+        written = _written(
+            {**attributes, **{f"data-{name}": str(value) for name, value in (data or {}).items()}}
+        )
+        self._marks.append(
+            f"<{tag}{written}><title>{escape(tip)}</title></{tag}>" if tip else f"<{tag}{written}/>"
+        )
 
 
 KEY = "\x00"
@@ -292,7 +358,9 @@ def _written(attributes: Mapping) -> str:
     )
 
 
-def _box(x, y, text: str, size, anchor: str, bold: bool, at: str) -> tuple[float, float, float, float]:
+def _box(
+    x, y, text: str, size, anchor: str, bold: bool, at: str
+) -> tuple[float, float, float, float]:
     """Left, top, right and bottom of words."""
     width, height = text_width(text, size, bold), size * (1.16 + LINE_HEIGHT * text.count("\n"))
     left = x - {"start": 0, "middle": width / 2, "end": width}[anchor]

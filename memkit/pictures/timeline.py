@@ -36,7 +36,10 @@ def drawn_instants(timeline: MemoryTimeline) -> list[Instant]:
 
 def sizes_of(instant: Instant) -> dict[str, int]:
     """Bytes of each part and of what no part accounts for, from the bottom of a bar; an unknown part has none."""
-    return {**{part: size or 0 for part, size in instant.parts.items()}, REST: instant.unattributed_bytes}
+    return {
+        **{part: size or 0 for part, size in instant.parts.items()},
+        REST: instant.unattributed_bytes,
+    }
 
 
 def named_parts(instants: Sequence[Instant]) -> list[tuple[str, str]]:
@@ -57,7 +60,9 @@ def _names(instant: Instant, is_split: bool) -> tuple[str, str]:
     phase, _, moment = instant.name.partition(" ")
     if phase in ("init", "zero_grad"):
         return "", f"{phase}\t{instant.step}"
-    batch = f"\nbatch {instant.micro_batch}" if is_split and phase in ("forward", "backward") else ""
+    batch = (
+        f"\nbatch {instant.micro_batch}" if is_split and phase in ("forward", "backward") else ""
+    )
     return moment or "end", f"{phase}{batch}\t{instant.step}"
 
 
@@ -83,21 +88,33 @@ def timeline_figure(
             spans.setdefault(f"step {instant.step}", []).append(number)
         moment, phase = _names(instant, is_split)
         ghost = ghosts.get(_key(instant), instant.total_bytes)
-        bars.append(Bar(
-            name=moment, group=phase, pieces=sizes_of(instant), above=short(instant.total_bytes),
-            whose=where(instant), data={"pick": number},
-            ghost=ghost if abs(ghost - instant.total_bytes) > most // 250 else 0,
-        ))
+        bars.append(
+            Bar(
+                name=moment,
+                group=phase,
+                pieces=sizes_of(instant),
+                above=short(instant.total_bytes),
+                whose=where(instant),
+                data={"pick": number},
+                ghost=ghost if abs(ghost - instant.total_bytes) > most // 250 else 0,
+            )
+        )
     sizes = {**shown.parts, REST: shown.unattributed_bytes}
     card, notes = "", [f"total: {format_bytes(shown.total_bytes)}"]
     if capacity_bytes is not None:
         card = f"{card_name}: {format_bytes(capacity_bytes, 1)}"
         notes += ["", f"dashed: {card_name}", format_bytes(capacity_bytes, 1)]
     chart = bars_figure(
-        title, bars, subtitle=provenance_line(timeline), chosen=chosen, spans=spans,
+        title,
+        bars,
+        subtitle=provenance_line(timeline),
+        chosen=chosen,
+        spans=spans,
         limit=(card, capacity_bytes) if card else None,
         head=f"Peak of the step:\n{where(shown)}",
-        beside=[(part, f"{name}\n{format_bytes(sizes[part])}") for part, name in named_parts(instants)],
+        beside=[
+            (part, f"{name}\n{format_bytes(sizes[part])}") for part, name in named_parts(instants)
+        ],
         notes="\n".join(notes),
     )
     peak, last = timeline.peak, timeline.instants[-1]
@@ -131,18 +148,28 @@ def choices_figure(
     for number, (name, peak) in enumerate(peaks.items()):
         flat, second = name.replace("\n", " "), list(above[number:][:1])
         top = "\n".join([short(peak.total_bytes), *second])
-        bars.append(Bar(name=name, pieces=sizes_of(peak), above=top, whose=flat, data={"pick": number}))
+        bars.append(
+            Bar(name=name, pieces=sizes_of(peak), above=top, whose=flat, data={"pick": number})
+        )
         size = ", ".join([format_bytes(peak.total_bytes), *second])
-        told.append(f"{flat}{', chosen' if number == chosen else ''}{': ' if second else ' '}{size}")
+        told.append(
+            f"{flat}{', chosen' if number == chosen else ''}{': ' if second else ' '}{size}"
+        )
     limit = ("", capacity_bytes) if capacity_bytes else None
-    parts = [entry for entry in named_parts(list(peaks.values())) if any(bar.pieces[entry[0]] for bar in bars)]
+    parts = [
+        entry
+        for entry in named_parts(list(peaks.values()))
+        if any(bar.pieces[entry[0]] for bar in bars)
+    ]
     chart = bars_figure(title, bars, subtitle=subtitle, beside=parts, limit=limit, chosen=chosen)
     chart.words(92, 408, foot, 12, shade=INK)
     chart.alt = f"{title}. {subtitle}. {foot or 'Stacked bars'}: {'; '.join(told)}."
     return chart
 
 
-def compare_figure(*timelines: MemoryTimeline, title: str = "One training step, three ways") -> Chart:
+def compare_figure(
+    *timelines: MemoryTimeline, title: str = "One training step, three ways"
+) -> Chart:
     """For each instant that all timelines know, a stacked bar of each.
 
     Above an instant stands the first ÷ the last of its bars; the letters below the bars name the timelines.
@@ -150,9 +177,15 @@ def compare_figure(*timelines: MemoryTimeline, title: str = "One training step, 
     Raises: ValueError: no instant in common.
     """
     known = [{_key(i): i for i in drawn_instants(timeline)} for timeline in timelines]
-    keys = [key for key in known[-1] if all(key in instants for instants in known)] if timelines else []
+    keys = (
+        [key for key in known[-1] if all(key in instants for instants in known)]
+        if timelines
+        else []
+    )
     if not keys:
-        raise ValueError(f"compare_figure needs timelines with an instant in common, got {len(timelines)} timelines")
+        raise ValueError(
+            f"compare_figure needs timelines with an instant in common, got {len(timelines)} timelines"
+        )
     if len(keys) > MAX_COMPARED:
         keys = [key for key in keys if key[1] == keys[-1][1]]
     sources, bars = [timeline.source for timeline in timelines], []
@@ -161,11 +194,16 @@ def compare_figure(*timelines: MemoryTimeline, title: str = "One training step, 
         moment, phase = _names(group[0], False)
         ratio = format_ratio(group[0].total_bytes, group[-1].total_bytes)
         for place, (instant, source) in enumerate(zip(group, sources, strict=True)):
-            bars.append(Bar(
-                name=source[0], group=phase.replace("\t", f"\n{moment}\t"), pieces=sizes_of(instant),
-                above=ratio if place == len(group) // 2 else "", whose=f"{where(instant)}, {source}",
-                data={"source": source},
-            ))
+            bars.append(
+                Bar(
+                    name=source[0],
+                    group=phase.replace("\t", f"\n{moment}\t"),
+                    pieces=sizes_of(instant),
+                    above=ratio if place == len(group) // 2 else "",
+                    whose=f"{where(instant)}, {source}",
+                    data={"source": source},
+                )
+            )
     parts = named_parts([instant for instants in known for instant in instants.values()])
     letters = "\n".join(f"{source[0]}  {source}" for source in sources)
     subtitle = f"above the bars: {sources[0]} ÷ {sources[-1]}"
@@ -197,7 +235,9 @@ def over_time_figure(
     if not panels:
         raise ValueError("over_time_figure needs at least one timeline")
     drawn = {name: steps_of(timeline, step) for name, timeline in panels.items()}
-    highest = max(sum(height[peak] for height in heights.values()) for heights, _, peak in drawn.values())
+    highest = max(
+        sum(height[peak] for height in heights.values()) for heights, _, peak in drawn.values()
+    )
     top = highest * 1.09  # a mark and its room above the highest moment
     chart, told = Chart(800, 60 + 185 * len(panels), title), []
     for number, (name, (heights, phases, peak)) in enumerate(drawn.items()):
@@ -219,9 +259,15 @@ def over_time_figure(
         place = f"in the {phase}" if phase else f"at event {peak}"
         chart.words(92, y.end - 12, f"{name}: peak {format_bytes(total)} {place}", 13)
         told.append(f"{name}: the peak, {format_bytes(total)}, is {place}")
-    there = (UNKNOWN, *PARTS) if any(UNKNOWN in heights for heights, _, _ in drawn.values()) else PARTS
-    chart.legend([(LOOKS[part], part.replace("_", " ")) for part in reversed(there)], 660, 80, 140, row=27)
-    chart.alt = f"{title or 'Memory over time'}, stacked by part, event by event. {'; '.join(told)}."
+    there = (
+        (UNKNOWN, *PARTS) if any(UNKNOWN in heights for heights, _, _ in drawn.values()) else PARTS
+    )
+    chart.legend(
+        [(LOOKS[part], part.replace("_", " ")) for part in reversed(there)], 660, 80, 140, row=27
+    )
+    chart.alt = (
+        f"{title or 'Memory over time'}, stacked by part, event by event. {'; '.join(told)}."
+    )
     return chart
 
 
@@ -232,14 +278,22 @@ def steps_of(
     if not timeline.events:
         raise ValueError(f"this {timeline.source} timeline carries no events to draw")
     runs, phases, start, number = [], [], 0, 0
-    for (number, phase), events in groupby(timeline.events, key=lambda event: (event.step, event.phase)):
+    for (number, phase), events in groupby(
+        timeline.events, key=lambda event: (event.step, event.phase)
+    ):
         end = start + len(list(events))
         runs.append((phase, start, end, number))
         start = end
     if not (chosen := [run for run in runs if step in (None, run[3]) and run[0] != "init"]):
-        raise ValueError(f"step={step} is not among the {number} steps of this {timeline.source} timeline")
+        raise ValueError(
+            f"step={step} is not among the {number} steps of this {timeline.source} timeline"
+        )
     first, last = chosen[0][1], chosen[-1][2]
-    parts = Events(timeline.events).levels(lambda event: event.part or ("temporary" if event.phase else UNKNOWN)).parts
+    parts = (
+        Events(timeline.events)
+        .levels(lambda event: event.part or ("temporary" if event.phase else UNKNOWN))
+        .parts
+    )
     heights = {part: height[first:last] for part, height in parts.items()}
     totals = [sum(column) for column in zip(*heights.values(), strict=True)]
     neighbours = zip((("",), *chosen), chosen, (*chosen[1:], ("",)), strict=False)
@@ -261,7 +315,9 @@ def corners(ys: Iterable[float], x: Scale) -> list[tuple[float, float]]:
     return turns
 
 
-def lay(chart: Chart, x: Scale, y: Scale, floor: Sequence[int], heights: Sequence[int], look, **tells) -> list[int]:
+def lay(
+    chart: Chart, x: Scale, y: Scale, floor: Sequence[int], heights: Sequence[int], look, **tells
+) -> list[int]:
     """Heights over the events on top of a floor, as one area; returns what it reaches, the next one's floor."""
     ceiling = [low + high for low, high in zip(floor, heights, strict=True)]
     edges = (*corners(ceiling, x), *reversed(corners(floor, x)))
@@ -275,10 +331,24 @@ def _draw(chart: Chart, x: Scale, y: Scale, heights: Mapping[str, list[int]], ph
         if not any(heights.get(part, ())):
             continue
         most = max(heights[part])
-        tip, data = f"{part.replace('_', ' ')}: at most {format_bytes(most)}", {"part": part, "bytes": most}
+        tip = f"{part.replace('_', ' ')}: at most {format_bytes(most)}"
+        data = {"part": part, "bytes": most}
         floor = lay(chart, x, y, floor, heights[part], LOOKS[part], tip=tip, data=data)
-    chart.line(thinned((a, y(b)) for a, b in corners(floor, x)), stroke_width=0.8)  # so that a needle is seen
+    # a line, so that a needle is seen
+    chart.line(thinned((a, y(b)) for a, b in corners(floor, x)), stroke_width=0.8)
     for phase, start, end in phases:
-        chart.line([(x(end), y.start), (x(end), y.end)], shade=GREY, stroke_width=0.7, stroke_dasharray="2 2")
+        chart.line(
+            [(x(end), y.start), (x(end), y.end)],
+            shade=GREY,
+            stroke_width=0.7,
+            stroke_dasharray="2 2",
+        )
         middle = (x(start) + x(end)) / 2
-        chart.place([(middle, y.start + 3, phase)], [(middle, y.start + 15, phase)], [], size=11, at="top", shade=GREY)
+        chart.place(
+            [(middle, y.start + 3, phase)],
+            [(middle, y.start + 15, phase)],
+            [],
+            size=11,
+            at="top",
+            shade=GREY,
+        )

@@ -1,5 +1,4 @@
-"""The strategies of ``memkit.strategies`` in PyTorch: blocks as functions, some of which run twice.
-"""
+"""The strategies of ``memkit.strategies`` in PyTorch: blocks as functions, some of which run twice."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -7,7 +6,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts, noop_context_fn
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+    noop_context_fn,
+)
 
 from memkit.strategies import TORCH_NAMES, Strategy
 
@@ -27,7 +31,9 @@ def saving_policy(strategy: Strategy) -> Callable:
 
 
 def stages_of(
-    blocks: Sequence[nn.Module], strategy: Strategy, make_policy: Callable[[], Callable] | None = None
+    blocks: Sequence[nn.Module],
+    strategy: Strategy,
+    make_policy: Callable[[], Callable] | None = None,
 ) -> list[Callable[[Tensor, dict], Tensor]]:
     """Single blocks, and regions that are run again; ``make_policy`` makes a policy of one's own for each region."""
     if strategy.saved_ops and not make_policy:
@@ -39,18 +45,26 @@ def stages_of(
             region = of_region[0] if len(of_region) == 1 else partial(in_turn, of_region)
             stages.append(run_again(region, strategy, make_policy))
         else:
-            stages += [partial(on_host, block) for block in of_region] if strategy.scope == "host" else of_region
+            stages += (
+                [partial(on_host, block) for block in of_region]
+                if strategy.scope == "host"
+                else of_region
+            )
     return stages
 
 
-def run_again(run: Callable, strategy: Strategy, make_policy: Callable[[], Callable] | None = None) -> Callable:
+def run_again(
+    run: Callable, strategy: Strategy, make_policy: Callable[[], Callable] | None = None
+) -> Callable:
     """A function whose saved tensors are dropped, and which runs again in the backward."""
     if strategy.is_reentrant:
         return partial(checkpoint, run, use_reentrant=True)
     contexts = noop_context_fn
     if make_policy:
         contexts = lambda: create_selective_checkpoint_contexts(make_policy())
-    return partial(checkpoint, run, use_reentrant=False, context_fn=contexts, early_stop=strategy.stops_early)
+    return partial(
+        checkpoint, run, use_reentrant=False, context_fn=contexts, early_stop=strategy.stops_early
+    )
 
 
 def in_turn(blocks: Sequence[nn.Module], x_BSD: Tensor, shared: dict) -> Tensor:

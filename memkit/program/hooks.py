@@ -21,7 +21,10 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from memkit.setup import DEVICES
@@ -150,18 +153,24 @@ class Program:
         """Every parameter and buffer, once each."""
         known = dict(self.trained)
         for module in list(self.modules):
-            known.update((id(t), t) for t in (*module._parameters.values(), *module._buffers.values()))
+            known.update(
+                (id(t), t) for t in (*module._parameters.values(), *module._buffers.values())
+            )
         return [tensor for tensor in known.values() if tensor is not None]
 
     def report_weights(self) -> None:
         self.recorder.saw("weights", self.tensors())
 
     def report_trained(self, tensors: Iterable[Tensor]) -> None:
-        self.recorder.saw("trained", [t for t in tensors if t.requires_grad and t.is_leaf and t.numel()])
+        self.recorder.saw(
+            "trained", [t for t in tensors if t.requires_grad and t.is_leaf and t.numel()]
+        )
 
     def report_gradients(self, parameters: list[Tensor]) -> None:
         with torch._C.DisableTorchFunction():
-            self.recorder.saw("gradients", [p.grad for p in parameters if p.is_leaf and p.grad is not None])
+            self.recorder.saw(
+                "gradients", [p.grad for p in parameters if p.is_leaf and p.grad is not None]
+            )
 
     def find_leaves(self, roots: Iterable[Tensor]) -> None:
         """Remember the leaves of the autograd graph: they are the weights of a program without any module."""
@@ -177,7 +186,9 @@ class Program:
             waiting.extend(following for following, _ in node.next_functions)
 
     def before_optimizer(self, optimizer, args, kwargs) -> None:
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        parameters = [
+            parameter for group in optimizer.param_groups for parameter in group["params"]
+        ]
         self.trained.update((id(parameter), parameter) for parameter in parameters)
         self.report_trained(parameters)
         self.recorder.saw("weights", parameters)
@@ -233,7 +244,9 @@ def watching(recorder: Recorder) -> Iterator[Program]:
         with (
             patch.object(torch.autograd, "_engine_run_backward", backward),
             # A function, because a bound method would not be given the module.
-            patch.object(torch.nn.Module, "__setstate__", lambda module, state: program.copied(module, state)),
+            patch.object(
+                torch.nn.Module, "__setstate__", lambda module, state: program.copied(module, state)
+            ),
             patch.object(torch.enable_grad, "__enter__", enter),
             patch.object(torch.enable_grad, "__exit__", leave),
         ):
@@ -263,7 +276,9 @@ def tensors_in(value: object) -> Iterator[Tensor]:
     elif isinstance(value, Tensor):
         while torch._C._functorch.is_functorch_wrapped_tensor(value):
             value = torch._C._functorch.get_unwrapped(value)
-        yield from (value._indices(), value._values()) if value.layout is torch.sparse_coo else (value,)
+        yield from (
+            (value._indices(), value._values()) if value.layout is torch.sparse_coo else (value,)
+        )
     elif isinstance(value, dict):
         for item in list(value.values()):
             yield from tensors_in(item)
@@ -283,8 +298,14 @@ def settings() -> tuple[Callable[[], object], ...]:
         partial(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()),
         partial(torch.set_num_threads, torch.get_num_threads()),
         partial(torch.set_anomaly_enabled, torch.is_anomaly_enabled()),
-        *(partial(torch.set_autocast_enabled, each, torch.is_autocast_enabled(each)) for each in DEVICES),
-        *(partial(torch.set_autocast_dtype, each, torch.get_autocast_dtype(each)) for each in DEVICES),
+        *(
+            partial(torch.set_autocast_enabled, each, torch.is_autocast_enabled(each))
+            for each in DEVICES
+        ),
+        *(
+            partial(torch.set_autocast_dtype, each, torch.get_autocast_dtype(each))
+            for each in DEVICES
+        ),
         torch.clear_autocast_cache,
     )
 

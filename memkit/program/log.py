@@ -43,7 +43,8 @@ class Log:
     step: int = 1
     micro_batch: int = 1
     num_optimizer_steps: int = 0
-    recomputed_from: int = -1  # the first block of the last recomputation; -1: none, or it is settled
+    # the first block of the last recomputation; -1: none, or it is settled
+    recomputed_from: int = -1
     is_recomputing: bool = False
     outer_phase: str = ""
 
@@ -79,11 +80,15 @@ class Log:
         """
         recent = self.events[start:]
         gone = set(recent) & {~event for event in recent}
-        kept = [i for i, event in enumerate(recent, start) if event not in gone and ~event not in gone]
+        kept = [
+            i for i, event in enumerate(recent, start) if event not in gone and ~event not in gone
+        ]
         self.events[start:], self.moments[start:] = (
             [items[i] for i in kept] for items in (self.events, self.moments)
         )
-        changes = (self.sizes[e] if e >= 0 else -self.sizes[~e] for e in recent if e in gone or ~e in gone)
+        changes = (
+            self.sizes[e] if e >= 0 else -self.sizes[~e] for e in recent if e in gone or ~e in gone
+        )
         return max(accumulate(changes), default=0)
 
     def mark(self, name: str, count: int = 1) -> None:
@@ -93,7 +98,9 @@ class Log:
     def start_backward(self) -> None:
         """A backward starts: what was made outside backward and optimizer and is alive is an activation."""
         self.mark("forward", self.micro_batch)
-        self.activations.update(b for b in self.live if self.births[b][2] not in ("backward", "optimizer"))
+        self.activations.update(
+            b for b in self.live if self.births[b][2] not in ("backward", "optimizer")
+        )
         self.phase = "backward"
 
     def end_backward(self) -> None:
@@ -149,7 +156,8 @@ class Log:
             self.mark("forward")  # no backward at all: inference
         self.mark("zero_grad")
         self.activations |= self.live
-        if not self.copies or self.copies - self.live:  # once found they stay, though weights may be assigned anew
+        # once found they stay, though weights may be assigned anew
+        if not self.copies or self.copies - self.live:
             self.copies = self.second_set()
 
     def second_set(self) -> set[int]:
@@ -167,13 +175,17 @@ class Log:
                 if wanted[self.sizes[block]]:
                     wanted[self.sizes[block]] -= 1
                     found.add(block)
-            if trained.total() > 1 and not wanted.total():  # of a single weight's size a batch may be too
+            # of a single weight's size a batch may be too
+            if trained.total() > 1 and not wanted.total():
                 return found
         return set()
 
     def parts(self) -> list[str]:
         """The part of every block, by its number; a later line here outweighs an earlier one."""
-        order = (("activations", self.activations - self.weight_casts), ("gradients", self.gradients))
+        order = (
+            ("activations", self.activations - self.weight_casts),
+            ("gradients", self.gradients),
+        )
         order += (("optimizer_states", self.states), ("weights", self.weights | self.copies))
         parts = ["temporary"] * len(self.sizes)
         for part, blocks in order:
@@ -182,7 +194,9 @@ class Log:
         return parts
 
 
-def instants(marks: Sequence[tuple[int, str, int, int]], events: Events, granularity: int = 1) -> tuple[Instant, ...]:
+def instants(
+    marks: Sequence[tuple[int, str, int, int]], events: Events, granularity: int = 1
+) -> tuple[Instant, ...]:
     """Bytes by part at every mark and at the peak before it, each block rounded up to ``granularity`` bytes.
 
     Init and zero_grad get a peak only where it is above both ends.
@@ -199,7 +213,12 @@ def instants(marks: Sequence[tuple[int, str, int, int]], events: Events, granula
 
 
 def timeline_of(
-    log: Log, *, source: str, device: str, granularity: int = 1, provenance: Mapping[str, str] | None = None,
+    log: Log,
+    *,
+    source: str,
+    device: str,
+    granularity: int = 1,
+    provenance: Mapping[str, str] | None = None,
     reserved_peak_bytes: int | None = None,
 ) -> MemoryTimeline:
     """The ``MemoryTimeline`` of a log; its provenance names the bytes of a second set of weights."""
@@ -210,7 +229,11 @@ def timeline_of(
     for event, (phase, step, count) in zip(log.events[:end], log.moments[:end], strict=True):
         block = event if event >= 0 else ~event
         size = log.sizes[block] if event >= 0 else -log.sizes[block]
-        made.append(Event(block, size, parts[block], phase, *texts[block], block in log.scratch, step, count))
+        made.append(
+            Event(
+                block, size, parts[block], phase, *texts[block], block in log.scratch, step, count
+            )
+        )
     events = Events(made)
     return MemoryTimeline(
         instants=instants(log.marks, events, granularity),
@@ -218,5 +241,6 @@ def timeline_of(
         device=device,
         events=events,
         reserved_peak_bytes=reserved_peak_bytes,
-        provenance=dict(provenance or {}) | ({"copies of the weights": f"{copied} B"} if copied else {}),
+        provenance=dict(provenance or {})
+        | ({"copies of the weights": f"{copied} B"} if copied else {}),
     )

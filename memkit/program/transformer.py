@@ -23,7 +23,8 @@ from memkit.strategies import Strategy
 from memkit.units import as_one_of
 
 SDPA_BACKENDS = {
-    "flash": [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION],  # flash has no float32 kernel
+    # flash has no float32 kernel
+    "flash": [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION],
     "efficient": [SDPBackend.EFFICIENT_ATTENTION],
 }
 
@@ -42,21 +43,24 @@ class Attention(nn.Module):
         super().__init__()
         config = setup.model
         self.config, self.setup = config, setup
+        hidden = config.hidden_size
         if config.fuses_qkv:
             width = config.query_size + 2 * config.kv_size
-            self.qkv = nn.Linear(config.hidden_size, width, config.has_qkv_bias, **where)
+            self.qkv = nn.Linear(hidden, width, config.has_qkv_bias, **where)
         else:
-            self.query = nn.Linear(config.hidden_size, config.query_size, config.has_qkv_bias, **where)
-            self.key = nn.Linear(config.hidden_size, config.kv_size, config.has_qkv_bias, **where)
-            self.value = nn.Linear(config.hidden_size, config.kv_size, config.has_qkv_bias, **where)
-        self.output = nn.Linear(config.query_size, config.hidden_size, config.has_output_bias, **where)
+            self.query = nn.Linear(hidden, config.query_size, config.has_qkv_bias, **where)
+            self.key = nn.Linear(hidden, config.kv_size, config.has_qkv_bias, **where)
+            self.value = nn.Linear(hidden, config.kv_size, config.has_qkv_bias, **where)
+        self.output = nn.Linear(config.query_size, hidden, config.has_output_bias, **where)
         if config.has_qk_norm:
-            self.query_norm, self.key_norm = (make_norm(setup, config.head_dim, **where) for _ in range(2))
+            self.query_norm = make_norm(setup, config.head_dim, **where)
+            self.key_norm = make_norm(setup, config.head_dim, **where)
 
     def forward(self, x_BSD: Tensor, shared: dict[str, Tensor]) -> Tensor:
         config = self.config
         if config.fuses_qkv:
-            q, k, v = self.qkv(x_BSD).split([config.query_size, config.kv_size, config.kv_size], dim=-1)
+            widths = [config.query_size, config.kv_size, config.kv_size]
+            q, k, v = self.qkv(x_BSD).split(widths, dim=-1)
         else:
             q, k, v = self.query(x_BSD), self.key(x_BSD), self.value(x_BSD)
         q, k, v = (t.unflatten(-1, (-1, config.head_dim)) for t in (q, k, v))
@@ -70,7 +74,9 @@ class Attention(nn.Module):
         y_BASH = core(q_BASH, k_BKSH, v_BKSH, shared)
         return self.output(y_BASH.transpose(1, 2).flatten(2))
 
-    def core(self, q_BASH: Tensor, k_BKSH: Tensor, v_BKSH: Tensor, shared: dict[str, Tensor]) -> Tensor:
+    def core(
+        self, q_BASH: Tensor, k_BKSH: Tensor, v_BKSH: Tensor, shared: dict[str, Tensor]
+    ) -> Tensor:
         """Scores, softmax and weighted sum: the part that selective recomputation runs twice."""
         dropout = self.setup.dropout if self.training else 0.0
         groups = self.config.num_heads // self.config.num_kv_heads
@@ -79,7 +85,12 @@ class Attention(nn.Module):
             k_BKSH, v_BKSH = (t.repeat_interleave(groups, dim=1) for t in (k_BKSH, v_BKSH))
         if self.setup.attention != "stored":
             return F.scaled_dot_product_attention(
-                q_BASH, k_BKSH, v_BKSH, dropout_p=dropout, is_causal=True, enable_gqa=groups > 1 and is_flash
+                q_BASH,
+                k_BKSH,
+                v_BKSH,
+                dropout_p=dropout,
+                is_causal=True,
+                enable_gqa=groups > 1 and is_flash,
             )
         scores_BASS = (q_BASH * (1 / math.sqrt(self.config.head_dim))) @ k_BKSH.transpose(-2, -1)
         scores_BASS = scores_BASS.masked_fill(shared["mask"], -math.inf)
@@ -98,10 +109,11 @@ class MLP(nn.Module):
         super().__init__()
         config = setup.model
         self.is_gated = config.mlp == "swiglu"
+        hidden, inner = config.hidden_size, config.intermediate_size
         if self.is_gated:
-            self.gate = nn.Linear(config.hidden_size, config.intermediate_size, config.has_mlp_bias, **where)
-        self.up = nn.Linear(config.hidden_size, config.intermediate_size, config.has_mlp_bias, **where)
-        self.down = nn.Linear(config.intermediate_size, config.hidden_size, config.has_mlp_bias, **where)
+            self.gate = nn.Linear(hidden, inner, config.has_mlp_bias, **where)
+        self.up = nn.Linear(hidden, inner, config.has_mlp_bias, **where)
+        self.down = nn.Linear(inner, hidden, config.has_mlp_bias, **where)
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         if self.is_gated:
@@ -124,11 +136,13 @@ class Block(nn.Module):
         super().__init__()
         self.dropout = setup.dropout
         self.norm_1, self.norm_2 = make_norm(setup, **where), make_norm(setup, **where)
-        self.attention, self.mlp = Attention(setup, **where), MLPS[mlp or setup.model.mlp](setup, **where)
+        self.attention = Attention(setup, **where)
+        self.mlp = MLPS[mlp or setup.model.mlp](setup, **where)
 
     def forward(self, x_BSD: Tensor, shared: dict[str, Tensor]) -> Tensor:
-        x_BSD = x_BSD + F.dropout(self.attention(self.norm_1(x_BSD), shared), self.dropout, self.training)
-        return x_BSD + F.dropout(self.mlp(self.norm_2(x_BSD)), self.dropout, self.training)
+        dropped = partial(F.dropout, p=self.dropout, training=self.training)
+        x_BSD = x_BSD + dropped(self.attention(self.norm_1(x_BSD), shared))
+        return x_BSD + dropped(self.mlp(self.norm_2(x_BSD)))
 
 
 def initialise(module: nn.Module) -> nn.Module:
@@ -153,19 +167,28 @@ class Transformer(nn.Module):
     True
     """
 
-    def __init__(self, setup: TrainingSetup, device: str | None = None, make_policy: Callable | None = None):
+    def __init__(
+        self, setup: TrainingSetup, device: str | None = None, make_policy: Callable | None = None
+    ):
         super().__init__()
         config, self.make_policy = setup.model, make_policy
         if device is not None:
             as_one_of("device", str(device).split(":")[0], ("cuda", "cpu", "meta"))
             if not torch.cuda.is_available() and str(device).startswith("cuda"):
-                raise ValueError(f"device={str(device)!r}: there is no CUDA card here; trace_memory needs none")
-        where = {"device": device or setup.device, "dtype": getattr(torch, setup.precision.weight_dtype)}
+                raise ValueError(
+                    f"device={str(device)!r}: there is no CUDA card here; trace_memory needs none"
+                )
+        where = {
+            "device": device or setup.device,
+            "dtype": getattr(torch, setup.precision.weight_dtype),
+        }
         self.config, self.setup = config, setup
         self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_size, **where)
         if config.position == "learned":
             self.position_embedding = nn.Embedding(config.max_seq_len, config.hidden_size, **where)
-        self.blocks = nn.ModuleList(self.make_block(layer, **where) for layer in range(config.num_layers))
+        self.blocks = nn.ModuleList(
+            self.make_block(layer, **where) for layer in range(config.num_layers)
+        )
         self.norm = make_norm(setup, **where)
         self.head = self.make_head(**where)
         if config.ties_embeddings:
@@ -210,15 +233,21 @@ class Transformer(nn.Module):
         if setup.attention == "stored":
             shared["mask"] = torch.ones(seq_len, seq_len, dtype=torch.bool, device=device).triu_(1)
         if config.position == "rotary":
-            half = torch.arange(0, config.head_dim, 2, device=device, dtype=torch.float32) / config.head_dim
-            angle_SH = torch.outer(torch.arange(seq_len, device=device, dtype=torch.float32), 10000.0**-half)
+            where = {"device": device, "dtype": torch.float32}
+            half = torch.arange(0, config.head_dim, 2, **where) / config.head_dim
+            angle_SH = torch.outer(torch.arange(seq_len, **where), 10000.0**-half)
             angle_SH = torch.cat((angle_SH, angle_SH), dim=-1)
             dtype = getattr(torch, setup.precision.compute_dtype)
-            shared["rotary"] = {"cos_SH": angle_SH.cos().to(dtype), "sin_SH": angle_SH.sin().to(dtype)}
+            shared["rotary"] = {
+                "cos_SH": angle_SH.cos().to(dtype),
+                "sin_SH": angle_SH.sin().to(dtype),
+            }
         return shared
 
 
-def random_batches(config: ModelConfig, setup: TrainingSetup) -> Callable[[], tuple[Tensor, Tensor]]:
+def random_batches(
+    config: ModelConfig, setup: TrainingSetup
+) -> Callable[[], tuple[Tensor, Tensor]]:
     """A source of (inputs, targets), each [B, S] random token ids: for memory, any tokens will do."""
     shape = (setup.micro_batch_size, setup.seq_len)
 
@@ -229,7 +258,9 @@ def random_batches(config: ModelConfig, setup: TrainingSetup) -> Callable[[], tu
 
 
 def training_build(
-    setup: TrainingSetup, next_batch=None, make_model: Callable[[TrainingSetup], nn.Module] = Transformer,
+    setup: TrainingSetup,
+    next_batch=None,
+    make_model: Callable[[TrainingSetup], nn.Module] = Transformer,
     make_optimizer: Callable | None = None,
 ) -> Callable[[], Callable[[], Tensor]]:
     """The ``build`` of a setup, for ``trace_memory`` and ``measure_memory``: makes model, optimizer; returns the step.
@@ -247,7 +278,9 @@ def training_build(
     torch.Size([])
     """
     if make_optimizer is None and setup.built_by != TrainingSetup.built_by:
-        raise ValueError(f"a {type(setup).__name__} has more in it than training_build makes: {setup.built_by}(setup)")
+        raise ValueError(
+            f"a {type(setup).__name__} has more in it than training_build makes: {setup.built_by}(setup)"
+        )
     precision, make_optimizer = setup.precision, make_optimizer or make_step_optimizer
     make_optimizer(setup, {})  # refuses here, before a model is made
 
@@ -269,7 +302,8 @@ def training_build(
 
         def step() -> Tensor:
             for _ in range(setup.grad_accum_steps):
-                with kernels():  # around the backward too: a checkpoint runs the forward again there
+                # around the backward too: a checkpoint runs the forward again there
+                with kernels():
                     loss = forward()
                     loss.backward()
             optimizer.step()
@@ -285,4 +319,6 @@ def strategy_build(
     setup: TrainingSetup, strategy: Strategy, make_policy: Callable[[], Callable] | None = None
 ) -> Callable:
     """``training_build`` of a setup under a strategy, or under a policy of one's own in the strategy's regions."""
-    return training_build(setup.under(strategy), make_model=partial(Transformer, make_policy=make_policy))
+    return training_build(
+        setup.under(strategy), make_model=partial(Transformer, make_policy=make_policy)
+    )

@@ -22,8 +22,11 @@ from memkit.tracing.shapes import ShapesOnly, shapes_only
 aten = torch.ops.aten
 LAYER_NORM_BACKWARD = aten.native_layer_norm_backward.default
 READS_CONTIGUOUS = {
-    aten._softmax.default, aten._log_softmax.default, aten._softmax_backward_data.default,
-    aten._log_softmax_backward_data.default, LAYER_NORM_BACKWARD,
+    aten._softmax.default,
+    aten._log_softmax.default,
+    aten._softmax_backward_data.default,
+    aten._log_softmax_backward_data.default,
+    LAYER_NORM_BACKWARD,
 }
 """Operations that copy those of their first two arguments that are not contiguous."""
 
@@ -83,7 +86,9 @@ def as_laid_out(func, args: tuple, out: object) -> tuple[object, list[int]]:
     """
     if func in PRODUCTS:
         # copies of the factors that BLAS cannot read are made matrix by matrix
-        return out, [num_bytes // args[-1].shape[:-2].numel() for num_bytes in copied_factors(*args[-2:])]
+        return out, [
+            num_bytes // args[-1].shape[:-2].numel() for num_bytes in copied_factors(*args[-2:])
+        ]
     if func in PROMOTES:
         return out, copies_of_operands(args)
     if func in SUMS and out.dtype is not args[0].dtype:

@@ -27,9 +27,17 @@ HALF = (torch.float16, torch.bfloat16)
 FROM_DATA = {torch.tensor, torch.as_tensor, torch.asarray}
 
 ANSWERS = {
-    "is_available": True, "is_bf16_supported": True, "current_device": 0, "device_count": 1, "_lazy_init": None,
-    "is_current_stream_capturing": False, "set_rng_state": None, "synchronize": None, "empty_cache": None,
-    "get_device_capability": (8, 0), "reset_peak_memory_stats": None,
+    "is_available": True,
+    "is_bf16_supported": True,
+    "current_device": 0,
+    "device_count": 1,
+    "_lazy_init": None,
+    "is_current_stream_capturing": False,
+    "set_rng_state": None,
+    "synchronize": None,
+    "empty_cache": None,
+    "get_device_capability": (8, 0),
+    "reset_peak_memory_stats": None,
 }
 """What functions of ``torch.cuda`` say of a card that nobody has chosen."""
 
@@ -69,24 +77,37 @@ class Card(ShapesOnly):
         rules |= dict.fromkeys(_device_constructors(), made_on_card)
         rules |= {
             Tensor.cuda: lambda card, func, args, kwargs: args[0].to(META),
-            Tensor.cpu: lambda card, func, args, kwargs: in_host(args[0]) if args[0].is_meta else args[0],
+            Tensor.cpu: lambda card, func, args, kwargs: (
+                in_host(args[0]) if args[0].is_meta else args[0]
+            ),
             Tensor.pin_memory: lambda card, func, args, kwargs: args[0],
-            Tensor.device.__get__: lambda card, func, args, kwargs: CUDA if args[0].is_meta else func(*args),
-            Tensor.is_cuda.__get__: lambda card, func, args, kwargs: torch._C.TensorBase.is_meta.__get__(args[0]),
+            Tensor.device.__get__: lambda card, func, args, kwargs: (
+                CUDA if args[0].is_meta else func(*args)
+            ),
+            Tensor.is_cuda.__get__: lambda card, func, args, kwargs: (
+                torch._C.TensorBase.is_meta.__get__(args[0])
+            ),
             Tensor.is_meta.__get__: lambda card, func, args, kwargs: False,
             Tensor.get_device: lambda card, func, args, kwargs: 0 if args[0].is_meta else -1,
             torch.dropout: dropout,
         }
         rules |= dict.fromkeys(
-            entries("scaled_dot_product_attention"), lambda card, func, args, kwargs: fused_attention(*args, **kwargs)
+            entries("scaled_dot_product_attention"),
+            lambda card, func, args, kwargs: fused_attention(*args, **kwargs),
         )
         rules |= dict.fromkeys(entries("softmax log_softmax"), softmax)
-        for policy, names in (("lower", LOWER_PRECISION), ("float32", FLOAT32), ("promote", PROMOTE)):
+        for policy, names in (
+            ("lower", LOWER_PRECISION),
+            ("float32", FLOAT32),
+            ("promote", PROMOTE),
+        ):
             for function in entries(names):
                 rules[function] = partial(cast_first, policy, rules.get(function))
         for function in entries(FLOAT32_OUTPUT):
             rules[function] = partial(autocast_output, rules.get(function))
-        rules |= dict.fromkeys(entries("cross_entropy_loss"), partial(cross_entropy, rules[torch.log_softmax]))
+        rules |= dict.fromkeys(
+            entries("cross_entropy_loss"), partial(cross_entropy, rules[torch.log_softmax])
+        )
         self.rules |= rules
 
     def cast(self, value: object, dtype: torch.dtype, is_remembered: bool) -> object:
@@ -96,9 +117,18 @@ class Card(ShapesOnly):
         """
         if isinstance(value, (list, tuple)):
             return type(value)(self.cast(item, dtype, is_remembered) for item in value)
-        if not isinstance(value, Tensor) or value.dtype in (dtype, torch.float64) or not value.is_floating_point():
+        if (
+            not isinstance(value, Tensor)
+            or value.dtype in (dtype, torch.float64)
+            or not value.is_floating_point()
+        ):
             return value
-        is_weight = value.requires_grad and value.is_leaf and value.dtype is torch.float32 and not value._is_view()
+        is_weight = (
+            value.requires_grad
+            and value.is_leaf
+            and value.dtype is torch.float32
+            and not value._is_view()
+        )
         if not (is_remembered and is_weight and torch.is_autocast_cache_enabled()):
             return value.to(dtype)
         if id(value) not in self.casts:
@@ -134,8 +164,11 @@ def made_on_card(card: Card, func: Callable, args: tuple, kwargs: dict):
     keep their step counts.
     """
     device, grad = kwargs.get("device"), False
-    kwargs = {name: value for name, value in kwargs.items() if name not in ("generator", "pin_memory")}
-    if func in FROM_DATA:  # made in the host's memory and copied: on ``meta`` it would pass every dispatch mode
+    kwargs = {
+        name: value for name, value in kwargs.items() if name not in ("generator", "pin_memory")
+    }
+    # made in the host's memory and copied: on ``meta`` it would pass every dispatch mode
+    if func in FROM_DATA:
         kwargs.pop("device", None)
         grad = kwargs.pop("requires_grad", False)
         made = func(*args, **kwargs)
@@ -143,7 +176,10 @@ def made_on_card(card: Card, func: Callable, args: tuple, kwargs: dict):
         return made.requires_grad_() if grad else made
     is_number = device is None and args and isinstance(args[0], (tuple, list)) and not args[0]
     goes_to_card = is_card(device) or (device is None and not is_number)
-    return func(*args, **kwargs | ({"device": META} if goes_to_card else {"device": "cpu"} if is_number else {}))
+    return func(
+        *args,
+        **kwargs | ({"device": META} if goes_to_card else {"device": "cpu"} if is_number else {}),
+    )
 
 
 def dropout(card: Card, func: Callable, args: tuple, kwargs: dict):
@@ -163,10 +199,16 @@ def softmax(card: Card, func: Callable, args: tuple, kwargs: dict):
     return func(*args, **kwargs)
 
 
-def cast_first(policy: str, then: Callable | None, card: Card, func: Callable, args: tuple, kwargs: dict):
+def cast_first(
+    policy: str, then: Callable | None, card: Card, func: Callable, args: tuple, kwargs: dict
+):
     """An operation of autocast's lists: its arguments are cast first, from the last to the first, as C++ does it."""
     if torch.is_autocast_enabled("cuda"):
-        wide = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.dtype is torch.float32]
+        wide = [
+            x
+            for x in (*args, *kwargs.values())
+            if isinstance(x, Tensor) and x.dtype is torch.float32
+        ]
         is_lower = policy == "lower" or (policy == "promote" and not wide)
         dtype = torch.get_autocast_dtype("cuda") if is_lower else torch.float32
         given = (*reversed(kwargs.values()), *reversed(args))
@@ -177,8 +219,14 @@ def cast_first(policy: str, then: Callable | None, card: Card, func: Callable, a
 
 def autocast_output(then: Callable | None, card: Card, func: Callable, args: tuple, kwargs: dict):
     """A sum of 16-bit numbers gives float32, unless a dtype is named."""
-    names_dtype = kwargs.get("dtype") is not None or any(isinstance(value, torch.dtype) for value in args)
-    if torch.is_autocast_enabled("cuda") and not names_dtype and getattr(args[0], "dtype", None) in HALF:
+    names_dtype = kwargs.get("dtype") is not None or any(
+        isinstance(value, torch.dtype) for value in args
+    )
+    if (
+        torch.is_autocast_enabled("cuda")
+        and not names_dtype
+        and getattr(args[0], "dtype", None) in HALF
+    ):
         kwargs = kwargs | {"dtype": torch.float32}
     return then(card, func, args, kwargs) if then else func(*args, **kwargs)
 
@@ -193,7 +241,9 @@ def cross_entropy(log_softmax: Callable, card: Card, func: Callable, args: tuple
     if known.get("label_smoothing") or target.is_floating_point():
         return cast_first("float32", None, card, func, args, kwargs)
     logs = log_softmax(card, torch.log_softmax, (logits, min(logits.dim() - 1, 1)), {})
-    return torch._C._nn.nll_loss_nd(logs, target, **{name: known[name] for name in names[2:5] if name in known})
+    return torch._C._nn.nll_loss_nd(
+        logs, target, **{name: known[name] for name in names[2:5] if name in known}
+    )
 
 
 @contextmanager
@@ -204,17 +254,28 @@ def pretend_cuda(make_card: Callable[[], Card] = Card) -> Iterator[Card]:
         stack.enter_context(torch_as_before())
         stack.enter_context(kernels_on_meta("cuda"))
         for module in (torch.nn.functional, torch.functional, torch.autograd, torch._tensor):
-            for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"):
+            for name in (
+                "has_torch_function",
+                "has_torch_function_unary",
+                "has_torch_function_variadic",
+            ):
                 if hasattr(module, name):
                     stack.enter_context(patch.object(module, name, lambda *_: False))
-        stand_ins = [(torch.cuda, name, lambda *_, value=value, **__: value) for name, value in ANSWERS.items()]
+        stand_ins = [
+            (torch.cuda, name, lambda *_, value=value, **__: value)
+            for name, value in ANSWERS.items()
+        ]
         stand_ins += [
             (torch.cuda, "device", AnyDevice),
             # An optimizer's step asks whether a graph is captured; a CUDA build without a driver fails there.
             (torch.accelerator, "current_accelerator", lambda *_, **__: None),
             (torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state()),
             (torch, "clear_autocast_cache", lambda: (card.casts.clear(), clear())),
-            (torch.utils._foreach_utils, "_get_foreach_kernels_supported_devices", lambda: ["cuda", "meta"]),
+            (
+                torch.utils._foreach_utils,
+                "_get_foreach_kernels_supported_devices",
+                lambda: ["cuda", "meta"],
+            ),
         ]
         for home, name, value in stand_ins:
             stack.enter_context(patch.object(home, name, value))

@@ -15,7 +15,8 @@ from memkit.tracing.cuda import pretend_cuda
 
 aten = torch.ops.aten
 FUSED_BACKWARD = tuple(
-    getattr(aten, f"_scaled_dot_product_{kind}_attention_backward") for kind in ("flash", "efficient", "cudnn")
+    getattr(aten, f"_scaled_dot_product_{kind}_attention_backward")
+    for kind in ("flash", "efficient", "cudnn")
 )
 
 
@@ -40,7 +41,9 @@ def counted_flops(
     setup: TrainingSetup, strategy: Strategy, *, make_policy: Callable[[], Callable] | None = None
 ) -> CountedFlops:
     """FLOPs of one micro-batch counted by ``FlopCounterMode``, on tensors without data by CUDA's rules."""
-    return flops_counted_in(strategy_build(replace(setup, device="cuda"), strategy, make_policy=make_policy))
+    return flops_counted_in(
+        strategy_build(replace(setup, device="cuda"), strategy, make_policy=make_policy)
+    )
 
 
 def flops_counted_in(build: Callable[[], Callable[[], object]]) -> CountedFlops:
@@ -58,4 +61,6 @@ def flops_counted_in(build: Callable[[], Callable[[], object]]) -> CountedFlops:
         run_steps(build, 1, recorder)
     by_op = counter.get_flop_counts()["Global"]
     in_kernel = sum(by_op.get(op, 0) for op in FUSED_BACKWARD) // 5
-    return CountedFlops(forward=forward, backward=counter.get_total_flops() - forward, in_kernel=in_kernel)
+    return CountedFlops(
+        forward=forward, backward=counter.get_total_flops() - forward, in_kernel=in_kernel
+    )

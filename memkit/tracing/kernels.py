@@ -45,7 +45,9 @@ def reduction_buffers(x: Tensor, dims: int | Sequence[int] | None, value_bytes: 
     return sum_buffers(reduced, kept, value_bytes) if x.numel() else []
 
 
-def index_put_buffers(x: Tensor, indices, values: Tensor, accumulate: bool = False, *_, **__) -> Stages:
+def index_put_buffers(
+    x: Tensor, indices, values: Tensor, accumulate: bool = False, *_, **__
+) -> Stages:
     """Adding at indices sorts them: indices as one number, sorted, two orders, and the sort's own."""
     indexed = [index for index in indices if index is not None]
     if not accumulate or not indexed:
@@ -54,17 +56,29 @@ def index_put_buffers(x: Tensor, indices, values: Tensor, accumulate: bool = Fal
     num_indices, rows = math.prod(shape), math.prod(x.shape[: len(indexed)])
     index_bytes = num_indices * INDEX_BYTES
     copied = [] if values.is_contiguous() else [values.numel() * values.element_size()]
-    return [[index_bytes], [index_bytes, *copied, *[index_bytes] * 3, sort_bytes(num_indices, rows - 1)]]
+    return [
+        [index_bytes],
+        [index_bytes, *copied, *[index_bytes] * 3, sort_bytes(num_indices, rows - 1)],
+    ]
 
 
 def copied_factors(*factors: Tensor) -> list[int]:
     """Bytes of the factors that BLAS reads neither by rows nor by columns, and torch copies: an expanded gradient."""
-    return [x.nbytes for x in factors if not any(
-        x.stride(fast) == 1 and x.stride(slow) >= max(1, x.shape[fast]) for fast, slow in ((-1, -2), (-2, -1))
-    )]
+    return [
+        x.nbytes
+        for x in factors
+        if not any(
+            x.stride(fast) == 1 and x.stride(slow) >= max(1, x.shape[fast])
+            for fast, slow in ((-1, -2), (-2, -1))
+        )
+    ]
 
 
-HELD_WHOLE = {aten.mse_loss.default: 2, aten.smooth_l1_loss.default: 2, aten.binary_cross_entropy.default: 3}
+HELD_WHOLE = {
+    aten.mse_loss.default: 2,
+    aten.smooth_l1_loss.default: 2,
+    aten.binary_cross_entropy.default: 3,
+}
 """Losses that are made with all their elements; where the reduction is in their arguments."""
 
 
@@ -76,7 +90,10 @@ def bytes_of_loss(func, args: tuple, kwargs: dict | None) -> tuple[int | None, i
     ATen/native/BinaryOps.cpp (``TORCH_META_FUNC(mse_loss)``), Loss.cpp and cuda/Loss.cu of torch 2.13.
     """
     place = HELD_WHOLE.get(func)
-    if place is None or (kwargs or {}).get("reduction", args[place] if len(args) > place else 1) == 0:
+    if (
+        place is None
+        or (kwargs or {}).get("reduction", args[place] if len(args) > place else 1) == 0
+    ):
         return None, 0
     dtype = torch.promote_types(args[0].dtype, args[1].dtype)
     num_bytes = math.prod(torch.broadcast_shapes(args[0].shape, args[1].shape)) * dtype.itemsize
@@ -85,7 +102,9 @@ def bytes_of_loss(func, args: tuple, kwargs: dict | None) -> tuple[int | None, i
 
 def _flash(grad_out: Tensor, q: Tensor, k: Tensor, *_, **__) -> Stages:
     batch, num_heads, length, head_dim = q.shape
-    return kernels.flash_backward_buffers(batch, num_heads, k.shape[1], length, head_dim, q.element_size())
+    return kernels.flash_backward_buffers(
+        batch, num_heads, k.shape[1], length, head_dim, q.element_size()
+    )
 
 
 def _embeddings(grad: Tensor, indices: Tensor, num_weights: int, *_, **__) -> Stages:
@@ -99,7 +118,9 @@ def _sums(x: Tensor, dims=None, *_, dtype=None, **__) -> Stages:
     return reduction_buffers(x, dims, 8 if wide else 4)
 
 
-def _groups(dy: Tensor, x, mean, deviation, weight, batch: int, channels: int, pixels, groups: int, *_) -> Stages:
+def _groups(
+    dy: Tensor, x, mean, deviation, weight, batch: int, channels: int, pixels, groups: int, *_
+) -> Stages:
     per_channel, per_group = ([batch * each * mean.element_size()] for each in (channels, groups))
     return [per_channel * 3 + per_group * 2]
 
@@ -108,11 +129,17 @@ FLASH_BACKWARD = aten._scaled_dot_product_flash_attention_backward.default
 EFFICIENT_BACKWARD = aten._scaled_dot_product_efficient_attention_backward.default
 SCRATCH = {
     FLASH_BACKWARD: _flash,
-    EFFICIENT_BACKWARD: lambda dy, q, *_, **__: kernels.efficient_backward_buffers(*q.shape, q.element_size()),
-    **dict.fromkeys((aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim), _sums),
+    EFFICIENT_BACKWARD: lambda dy, q, *_, **__: kernels.efficient_backward_buffers(
+        *q.shape, q.element_size()
+    ),
+    **dict.fromkeys(
+        (aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim), _sums
+    ),
     aten.linalg_vector_norm.default: lambda x, order=2, dims=None, *_, **__: _sums(x, dims),
     aten._softmax_backward_data.default: lambda dy, y, *_: [[y.nbytes]],  # dy times y
-    aten._fused_rms_norm_backward.default: lambda dy, *_: [[] if dy.is_contiguous() else [dy.nbytes]],
+    aten._fused_rms_norm_backward.default: lambda dy, *_: [
+        [] if dy.is_contiguous() else [dy.nbytes]
+    ],
     aten.native_group_norm_backward.default: _groups,
     **dict.fromkeys((aten.index_put.default, aten.index_put_.default), index_put_buffers),
     aten._index_put_impl_.default: index_put_buffers,
@@ -130,8 +157,14 @@ aten = torch.ops.aten
 
 
 def fused_attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Tensor:
     """``F.scaled_dot_product_attention`` by the kernel that CUDA would choose; its arguments may come by name.
 
@@ -139,14 +172,18 @@ def fused_attention(
     """
     q, k, v = query, key, value
     if not q.dtype is k.dtype is v.dtype:  # torch's own check, which is made where a kernel runs
-        raise RuntimeError(f"query, key and value have several dtypes: {q.dtype}, {k.dtype}, {v.dtype}")
+        raise RuntimeError(
+            f"query, key and value have several dtypes: {q.dtype}, {k.dtype}, {v.dtype}"
+        )
     backend = choose_backend(q, k, v, attn_mask, is_causal, enable_gqa)
     if backend == SDPBackend.FLASH_ATTENTION:
         scale = scale if scale is not None else 1 / math.sqrt(q.shape[-1])
         head_dim, padding = q.shape[-1], -q.shape[-1] % 8
         if padding:
             q, k, v = (torch.nn.functional.pad(t, (0, padding)) for t in (q, k, v))
-        out = aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, False, scale=scale)[0]
+        out = aten._scaled_dot_product_flash_attention(
+            q, k, v, dropout_p, is_causal, False, scale=scale
+        )[0]
         return out[..., :head_dim] if padding else out
     if backend == SDPBackend.EFFICIENT_ATTENTION:
         keeps_sums = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
@@ -168,13 +205,16 @@ def choose_backend(
     has_same_heads = q.shape[-3:-2] == k.shape[-3:-2]
     head_dim, alignment = q.shape[-1], 8 if is_half else 4
     takes_flash = is_dense and is_half and attn_mask is None and head_dim <= 256
-    takes_flash = takes_flash and head_dim == k.shape[-1] == v.shape[-1] and (has_same_heads or enable_gqa)
+    takes_flash = (
+        takes_flash and head_dim == k.shape[-1] == v.shape[-1] and (has_same_heads or enable_gqa)
+    )
     takes_flash = takes_flash and not (is_causal and q.shape[-2] != k.shape[-2])
     takes_efficient = is_dense and has_same_heads and (is_half or q.dtype is torch.float32)
     takes_efficient = takes_efficient and head_dim % alignment == 0 and v.shape[-1] % alignment == 0
     accepts = {
         SDPBackend.FLASH_ATTENTION: takes_flash and torch._C._get_flash_sdp_enabled(),
-        SDPBackend.EFFICIENT_ATTENTION: takes_efficient and torch._C._get_mem_efficient_sdp_enabled(),
+        SDPBackend.EFFICIENT_ATTENTION: takes_efficient
+        and torch._C._get_mem_efficient_sdp_enabled(),
         SDPBackend.MATH: torch._C._get_math_sdp_enabled(),
     }
     if takes_flash and torch._C._get_cudnn_sdp_enabled() and not any(accepts.values()):
@@ -199,15 +239,24 @@ def additive(mask: Tensor, q: Tensor, k: Tensor) -> Tensor:
 HOST_OUTPUTS = {aten._scaled_dot_product_efficient_attention.default: (2, 3)}
 """Results that CUDA keeps in the host's memory: the random seed and offset of the memory-efficient kernel."""
 
-FUSED_STEPS = ("_fused_sgd_", "_fused_sgd_.tensor_lr", "_fused_adagrad_", "_fused_adagrad_.tensor_lr")
+FUSED_STEPS = (
+    "_fused_sgd_",
+    "_fused_sgd_.tensor_lr",
+    "_fused_adagrad_",
+    "_fused_adagrad_.tensor_lr",
+)
 """Optimizer steps in one kernel: they write over weights and states and allocate nothing."""
 
 
-def norm_in_one_kernel(x: Tensor, normalized_shape: list[int], weight: Tensor | None = None, eps: float | None = None):
+def norm_in_one_kernel(
+    x: Tensor, normalized_shape: list[int], weight: Tensor | None = None, eps: float | None = None
+):
     """The normalized values and, in float32, one root mean square for each row."""
     kept = x.dim() - len(normalized_shape)
     wide = torch.float64 if x.dtype is torch.float64 else torch.float32
-    return torch.empty_like(x), x.new_empty((*x.shape[:kept], *(1 for _ in normalized_shape)), dtype=wide)
+    return torch.empty_like(x), x.new_empty(
+        (*x.shape[:kept], *(1 for _ in normalized_shape)), dtype=wide
+    )
 
 
 KERNELS = {"_fused_rms_norm": norm_in_one_kernel}

@@ -43,7 +43,9 @@ class ShapesOnly(TorchFunctionMode):
     def __init__(self):
         super().__init__()
         self.rules: dict[Callable, Callable] = {}
-        self.rules |= dict.fromkeys((Tensor.item, Tensor.__float__, Tensor.tolist, Tensor.__format__), read)
+        self.rules |= dict.fromkeys(
+            (Tensor.item, Tensor.__float__, Tensor.tolist, Tensor.__format__), read
+        )
         self.rules |= dict.fromkeys((Tensor.__bool__, Tensor.__int__, Tensor.__index__), refuse)
         self.rules[Tensor.__deepcopy__] = deepcopied
 
@@ -120,8 +122,15 @@ def shapes_only(mode: ShapesOnly) -> Iterator[ShapesOnly]:
 
 aten = torch.ops.aten
 REUSES_FIRST_ARGUMENT = {
-    aten.add.Tensor, aten.scatter.src, aten.scatter.value, aten.scatter_add.default, aten.index_put.default,
-    aten.masked_scatter.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, aten.logical_and.default,
+    aten.add.Tensor,
+    aten.scatter.src,
+    aten.scatter.value,
+    aten.scatter_add.default,
+    aten.index_put.default,
+    aten.masked_scatter.default,
+    aten.index_fill.int_Scalar,
+    aten.index_fill.int_Tensor,
+    aten.logical_and.default,
 }
 
 

@@ -34,7 +34,13 @@ from memkit.timeline import MAX_STEPS, MemoryTimeline
 from memkit.tracing.cpu import PRODUCTS, as_laid_out, fake_cpu, is_of_a_transformer
 from memkit.tracing.cuda import pretend_cuda
 from memkit.tracing.kernels import BY_NAME, HOST_OUTPUTS, SCRATCH, bytes_of_loss
-from memkit.tracing.shapes import REUSES_FIRST_ARGUMENT, NeedsValues, holds_bytes, is_dense, is_engines_sum
+from memkit.tracing.shapes import (
+    REUSES_FIRST_ARGUMENT,
+    NeedsValues,
+    holds_bytes,
+    is_dense,
+    is_engines_sum,
+)
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
 
 ENGINE = torch.autograd.graph._engine_run_backward.__code__
@@ -81,12 +87,16 @@ class Lines:
 
 
 aten = torch.ops.aten
-CUDA_LIBRARIES = dict.fromkeys((aten.convolution.default, aten.convolution_backward.default), "cuDNN")
+CUDA_LIBRARIES = dict.fromkeys(
+    (aten.convolution.default, aten.convolution_backward.default), "cuDNN"
+)
 CUDA_LIBRARIES |= {
     getattr(aten, name).default: "cuSOLVER"
     for name in "_linalg_eigh _linalg_svd linalg_qr linalg_cholesky_ex linalg_inv_ex _linalg_solve_ex".split()
 }
-CUDA_LIBRARIES |= dict.fromkeys((aten._fft_c2c.default, aten._fft_r2c.default, aten._fft_c2r.default), "cuFFT")
+CUDA_LIBRARIES |= dict.fromkeys(
+    (aten._fft_c2c.default, aten._fft_r2c.default, aten._fft_c2r.default), "cuFFT"
+)
 """Operations whose library takes a workspace on a card, of a size that only the card knows."""
 
 
@@ -112,10 +122,14 @@ class LeftOut:
             # oneDNN packs the factors and makes the result in float32 first, where the processor wants it
             packed = sum(factor.nbytes for factor in args[-2:]) + 4 * out.numel()
             standing = sum(log.sizes[block] for block in log.live)
-            self.highest_packed = max(self.highest_packed, (standing + packed, f"{func.overloadpacket} in 16 bits"))
+            self.highest_packed = max(
+                self.highest_packed, (standing + packed, f"{func.overloadpacket} in 16 bits")
+            )
         elif scratch := scratch_of_attention(func, args):
             standing = sum(log.sizes[block] for block in log.live) + sum(t.nbytes for t in out)
-            self.highest_packed = max(self.highest_packed, (standing + scratch, str(func.overloadpacket)))
+            self.highest_packed = max(
+                self.highest_packed, (standing + scratch, str(func.overloadpacket))
+            )
 
     def texts(self, peak_bytes: int) -> list[str]:
         """A sentence for each library, and one for the CPU."""
@@ -155,7 +169,10 @@ VALUE_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 def trace_memory(
-    build: Callable[[], Callable[[], object]], *, device: str = "cuda", steps: int = 2,
+    build: Callable[[], Callable[[], object]],
+    *,
+    device: str = "cuda",
+    steps: int = 2,
 ) -> MemoryTimeline:
     """The memory of ``steps`` training steps as CUDA or the CPU would allocate it, from the program itself.
 
@@ -230,7 +247,8 @@ class Tracer(TorchDispatchMode):
         if out is not FOLLOWED:
             return out
         with torch._C.DisableTorchFunction():  # in a backward ``Card`` would see the lines below
-            frame = sys._getframe(1)  # taken here once: a function between here and it would move bytes
+            # taken here once: a function between here and it would move bytes
+            frame = sys._getframe(1)
             if func in REUSES_FIRST_ARGUMENT and self.runs_in_place(func, args, frame.f_code):
                 out = args[0]
             else:
@@ -244,7 +262,11 @@ class Tracer(TorchDispatchMode):
         """``FOLLOWED``, or what is returned at once in the place of an operation that is no part of the trace."""
         if func is ASKS_DEVICE:
             is_fake = type(args[0]) is fake.FakeTensor
-            return fake.FakeTensor.__torch_dispatch__(func, types, args) if is_fake else func(*args, **kwargs)
+            return (
+                fake.FakeTensor.__torch_dispatch__(func, types, args)
+                if is_fake
+                else func(*args, **kwargs)
+            )
         if any(kind not in PLAIN and hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # a tensor made of tensors: it calls again, with the inner ones
         return FOLLOWED
@@ -260,7 +282,9 @@ class Tracer(TorchDispatchMode):
             self.left_out.meet(func, self.lines.of(frame))
         held_bytes, beside_bytes = bytes_of_loss(func, args, kwargs)
         copies = [beside_bytes] if beside_bytes else copies
-        makes_storage = func is aten.lift_fresh.default or any(not r.alias_info for r in func._schema.returns)
+        makes_storage = func is aten.lift_fresh.default or any(
+            not r.alias_info for r in func._schema.returns
+        )
         if makes_storage and holds_bytes(func, args):
             in_host = self.host_outputs.get(func, ())
             for number, item in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
@@ -283,7 +307,9 @@ class Tracer(TorchDispatchMode):
                 isinstance(error, NotImplementedError) and VALUE_TAGS & set(func.tags)
             ):
                 raise NeedsValues(str(func)) from error
-            if "expected device meta" in str(error) and any(t.requires_grad for t in tensors_in(args)):
+            if "expected device meta" in str(error) and any(
+                t.requires_grad for t in tensors_in(args)
+            ):
                 raise OutsideBuild from error
             raise
 
@@ -299,7 +325,8 @@ class Tracer(TorchDispatchMode):
             return
         self.blocks[key] = self.log.allocate(num_bytes, op, self.lines.of(frame))
         node = torch._C._current_autograd_node()
-        if frame.f_code is ENGINE and node is not None:  # none runs where the engine casts a root's gradient
+        # none runs where the engine casts a root's gradient
+        if frame.f_code is ENGINE and node is not None:
             self.makers[key] = node._sequence_nr()
 
         def freed(_, key=key):
@@ -329,7 +356,8 @@ class Tracer(TorchDispatchMode):
             return False
         owners = self.ownership(args)
         if caller is ENGINE and not torch.is_grad_enabled():
-            if func is not aten.add.Tensor:  # a formula's own new tensor, which it may hold under two names
+            # a formula's own new tensor, which it may hold under two names
+            if func is not aten.add.Tensor:
                 return owners[1:] == self.sole_owner[1:]
             maker = self.makers.get(args[0].untyped_storage()._cdata)
             return owners == self.sole_owner and is_dense(args[0]) and is_engines_sum(maker)
@@ -363,7 +391,9 @@ class Tracer(TorchDispatchMode):
     def saw(self, part: str, tensors: list[Tensor]) -> None:
         with torch._C.DisableTorchFunction():
             tensors = list(tensors_in(tensors))
-            if part == "trained" and any(self.is_counted(t) and self.block_of(t) is None for t in tensors):
+            if part == "trained" and any(
+                self.is_counted(t) and self.block_of(t) is None for t in tensors
+            ):
                 raise OutsideBuild
             getattr(self.log, part).update({self.block_of(tensor) for tensor in tensors} - {None})
 

@@ -39,10 +39,16 @@ class BatchPlanner(Explorer, status=(230, 106, 180, 147, 112)):
         sizes = {"seq_len": seq_len, "micro_batch_size": micro_batch_size, "dp_size": dp_size}
         batch, first = nearest(global_batch_tokens, **sizes)
         own = TrainingSetup(
-            model=PUBLISHED_MODELS[model], precision=PRECISIONS[precision], seq_len=batch.seq_len,
-            micro_batch_size=batch.micro_batch_size, grad_accum_steps=batch.grad_accum_steps, optimizer=FUSED_ADAMW,
+            model=PUBLISHED_MODELS[model],
+            precision=PRECISIONS[precision],
+            seq_len=batch.seq_len,
+            micro_batch_size=batch.micro_batch_size,
+            grad_accum_steps=batch.grad_accum_steps,
+            optimizer=FUSED_ADAMW,
         )
-        card, name, buckets = CARDS[card], name_of(own), bucket_bytes(own) if batch.dp_size > 1 else 0
+        card = CARDS[card]
+        name = name_of(own)
+        buckets = bucket_bytes(own) if batch.dp_size > 1 else 0
         cuts = {name_of(cut): cut for cut in shown_cuts(own, card)}
         peaks = {name: peak_beside(buckets, cut) for name, cut in cuts.items()}
         seconds = {name: least_seconds(cut, card) for name, cut in cuts.items()}
@@ -50,11 +56,18 @@ class BatchPlanner(Explorer, status=(230, 106, 180, 147, 112)):
         above, foot = [f"{time} ×" for time in times.values()], FOOT + ", and time ÷ the shortest"
         if len(set(above)) == 1:
             above, foot = [], FOOT + "; all take the same time"
-        fitting = [name for name, peak in peaks.items() if fit_on(card, peak.total_bytes).is_expected]
+        fitting = [
+            name for name, peak in peaks.items() if fit_on(card, peak.total_bytes).is_expected
+        ]
         return choices_view(
-            peaks, card, f"{batch.global_batch_tokens:,} tokens a step, {model}",
+            peaks,
+            card,
+            f"{batch.global_batch_tokens:,} tokens a step, {model}",
             f"{batch.seq_len:,} tokens in a sequence, {batch.dp_size} ranks, {precision}",
-            (first, quickest(fitting, times), *buckets_in_words(buckets)), chosen=name, above=above, foot=foot,
+            (first, quickest(fitting, times), *buckets_in_words(buckets)),
+            chosen=name,
+            above=above,
+            foot=foot,
             columns={"relative time": list(times.values())},
         )
 
@@ -85,12 +98,19 @@ def shown_cuts(own: TrainingSetup, card: Card) -> list[TrainingSetup]:
         cut = replace(own, micro_batch_size=size, grad_accum_steps=steps)
         if cut == own or (is_round and second_step(cut).peak_bytes <= 3 * card.memory_bytes):
             cuts.append(cut)
-    return cuts if len(cuts) <= MAX_BARS else [cut for cut in cuts if cut == own or cut in cuts[: MAX_BARS - 1]]
+    return (
+        cuts
+        if len(cuts) <= MAX_BARS
+        else [cut for cut in cuts if cut == own or cut in cuts[: MAX_BARS - 1]]
+    )
 
 
 def bucket_bytes(setup: TrainingSetup) -> int:
     """What DDP's buckets take on each rank, from the start to the end: a second copy of the gradients (chapter 09)."""
-    return round_up(tensor_bytes(count_parameters(setup.model), setup.precision.weight_dtype), ALLOCATOR_BLOCK_BYTES)
+    return round_up(
+        tensor_bytes(count_parameters(setup.model), setup.precision.weight_dtype),
+        ALLOCATOR_BLOCK_BYTES,
+    )
 
 
 def peak_beside(buckets: int, setup: TrainingSetup) -> Instant:
@@ -105,7 +125,9 @@ def quickest(fitting: Sequence[str], times: dict[str, str]) -> str:
         return "Accumulation divides activations only, so no smaller micro-batch helps."
     best = min(reversed(fitting), key=lambda cut: float(times[cut])).replace("\n", " ")
     if len({times[cut] for cut in fitting}) == 1:
-        return f"By the card's rates those that fit take the same time; {best} has the fewest passes."
+        return (
+            f"By the card's rates those that fit take the same time; {best} has the fewest passes."
+        )
     why = "all do the same arithmetic, and a micro-batch of few tokens waits for the weights"
     return f"Of those that fit, {best} takes least time by the card's rates: {why}."
 

@@ -2,7 +2,14 @@
 
 import math
 
-from memkit.formats.reading import CodeReading, Nearest, nearest_in, number_text, parse_number, read_code
+from memkit.formats.reading import (
+    CodeReading,
+    Nearest,
+    nearest_in,
+    number_text,
+    parse_number,
+    read_code,
+)
 from memkit.formats.records import FORMATS, FloatFormat, get_format
 from memkit.formats.single import check_code, encode_one
 from memkit.pictures.bits import COMPARED, explorer_figure, note_on
@@ -37,7 +44,9 @@ class BitExplorer(Explorer, verdict=(130,)):
         if "code" in changes:
             check_code(as_whole_number("code", changes["code"]), fmt)
             value = read_code(changes["code"], fmt).value
-            number = repr(value).removesuffix(".0") if math.isfinite(value) else self.state["number"]
+            number = (
+                repr(value).removesuffix(".0") if math.isfinite(value) else self.state["number"]
+            )
             return {"number": number, **changes}
         nearest = nearest_in(parse_number(state["number"]), fmt, saturates=state["saturates"])
         return {**changes, "number": str(state["number"]), "code": nearest.code}
@@ -58,7 +67,10 @@ class BitExplorer(Explorer, verdict=(130,)):
         nearest = nearest_in(asked, format, saturates=saturates)
         rows = [nearest_in(asked, name, saturates=saturates) for name in COMPARED]
         table = [("format", f"holds {number_text(asked, 9)} as", "off by", "bits")]
-        table += [(n.fmt.name, number_text(n.value, 9), note_on(n), f"{n.code:0{n.fmt.bits}b}") for n in rows]
+        table += [
+            (n.fmt.name, number_text(n.value, 9), note_on(n), f"{n.code:0{n.fmt.bits}b}")
+            for n in rows
+        ]
         return View(
             chart=explorer_figure(reading, rows),
             words=(said(reading), held(reading, nearest)),
@@ -69,11 +81,17 @@ class BitExplorer(Explorer, verdict=(130,)):
 
 def said(reading: CodeReading) -> str:
     """What the code says, in two lines at most: 64 bits are in the picture alone."""
-    bits = f", bits {' '.join(digits for _, digits in reading.fields)}" if reading.fmt.bits < 64 else ""
+    bits = (
+        f", bits {' '.join(digits for _, digits in reading.fields)}"
+        if reading.fmt.bits < 64
+        else ""
+    )
     code = f"{reading.fmt.name}{bits}: {reading.spelled}"
     if reading.kind in ("infinity", "NaN"):
         return f"{code}."
-    kind = {"zero": "zero", "table entry": "an entry of its table"}.get(reading.kind, f"a {reading.kind} number")
+    kind = {"zero": "zero", "table entry": "an entry of its table"}.get(
+        reading.kind, f"a {reading.kind} number"
+    )
     return f"{code} {reading.equals}, {kind}."
 
 
@@ -89,7 +107,11 @@ def held(reading: CodeReading, nearest: Nearest) -> str:
     if nearest.fmt.name == "float64":
         return "What you type is read as float64, so it is one of its values."
     if nearest.relative_error == 0:
-        return f"{number} is one of its values: no error." if nearest.is_exact else "It has no −0: the sign is lost."
+        return (
+            f"{number} is one of its values: no error."
+            if nearest.is_exact
+            else "It has no −0: the sign is lost."
+        )
     if nearest.value == 0:
         return f"{number} is too small and becomes 0: all of it is lost."
     subnormal = reading.kind == "subnormal" and isinstance(nearest.fmt, FloatFormat)

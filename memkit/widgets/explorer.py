@@ -138,8 +138,11 @@ class Explorer:
         """``room``: the most characters of each line of a place; a panel keeps room for them, so that nothing jumps."""
         cls.room = cls.room | room
         parameters = inspect.signature(cls.view).parameters.values()
-        named = {each.name: each.default for each in parameters if isinstance(each.default, Control)}
-        adds = any(each.kind is each.VAR_KEYWORD for each in parameters)  # ``**state``: those of the class above too
+        named = {
+            each.name: each.default for each in parameters if isinstance(each.default, Control)
+        }
+        # ``**state``: those of the class above too
+        adds = any(each.kind is each.VAR_KEYWORD for each in parameters)
         cls.controls = {**(cls.controls if adds else {}), **named} or cls.controls
 
     def __init__(self, **values):
@@ -173,9 +176,15 @@ class Explorer:
 
         A value that is not among them any more gives way to the last one.
         """
-        menus = {name: menu for name, menu in self.controls.items() if isinstance(menu, Choice) and menu.goes_with}
+        menus = {
+            name: menu
+            for name, menu in self.controls.items()
+            if isinstance(menu, Choice) and menu.goes_with
+        }
         return {
-            name: tuple(option for option in menu.options if menu.goes_with(*values_of([option]), state))
+            name: tuple(
+                option for option in menu.options if menu.goes_with(*values_of([option]), state)
+            )
             for name, menu in menus.items()
         }
 
@@ -207,7 +216,9 @@ class Explorer:
         """Raises: ValueError: an unknown name, or what its control cannot take; menus of ``offered`` wait."""
         for name, new in changes.items():
             if name not in self.controls:
-                raise ValueError(f"{name!r} is not a control; there are: {', '.join(self.controls)}")
+                raise ValueError(
+                    f"{name!r} is not a control; there are: {', '.join(self.controls)}"
+                )
             if name not in self.offered(self.state):
                 refuse(name, self.controls[name], new)
 
@@ -238,13 +249,19 @@ class Explorer:
     def _repr_mimebundle_(self, **kwargs) -> tuple[dict, dict]:
         """The live panel, and its static twin for pages without a kernel: the picture and one line."""
         bundle, metadata = self.shown.chart._repr_mimebundle_() if self.shown else ({}, {})
-        return {**self.panel._repr_mimebundle_(**kwargs), **bundle, "text/plain": self.summary}, metadata
+        return {
+            **self.panel._repr_mimebundle_(**kwargs),
+            **bundle,
+            "text/plain": self.summary,
+        }, metadata
 
 
 SIGNS = {True: ("#009E73", "✓ "), False: ("#D55E00", "✗ "), None: ("currentColor", "")}
 
 
-def html_places(explorer: Explorer, said: Sequence[str] = (), is_old: bool = False) -> dict[str, str]:
+def html_places(
+    explorer: Explorer, said: Sequence[str] = (), is_old: bool = False
+) -> dict[str, str]:
     """What a panel says around its picture, in Jupyter and on a page, each place read out when it changes.
 
     ``alert``: why the last change is not shown. ``verdict``: the answer, above the picture; a sign and a bar at its
@@ -263,7 +280,9 @@ def html_places(explorer: Explorer, said: Sequence[str] = (), is_old: bool = Fal
         "alert": html_error(explorer),
         "verdict": live(sign + escape(view.headline or view.words[0]), style, room["verdict"]),
         "status": live("<br>".join(map(escape, words)) + block, "", room["status"]),
-        "more": live("<br>".join(map(escape, said)), "opacity:0.4" if is_old and said else "", room["more"]),
+        "more": live(
+            "<br>".join(map(escape, said)), "opacity:0.4" if is_old and said else "", room["more"]
+        ),
     }
 
 
@@ -283,7 +302,9 @@ def html_error(explorer: Explorer) -> str:
     value, _, reason = rest.partition(" ")
     said = f"<strong>This was not taken.</strong> {escape(explorer.error)}."
     if label:
-        said = f"<strong>{escape(label)}: {escape(value)} was not taken.</strong> It {escape(reason)}."
+        said = (
+            f"<strong>{escape(label)}: {escape(value)} was not taken.</strong> It {escape(reason)}."
+        )
     kept = " The picture still shows the last setting that works." if explorer.shown else ""
     style = "border-left:4px solid #D55E00;padding:2px 10px;margin:4px 0;line-height:1.45"
     return f'<div role="alert" style="{style}">{said}{kept}</div>'
@@ -308,7 +329,8 @@ def choices_view(
     A line break in a name breaks its label. ``fitting`` are the names of those that fit, if more than the card decides.
     ``columns`` of the table are headers with a text for each peak; ``above`` and ``foot`` are ``choices_figure``'s.
     """
-    names, fits = list(peaks), {name: fit_on(card, peak.total_bytes) for name, peak in peaks.items()}
+    names = list(peaks)
+    fits = {name: fit_on(card, peak.total_bytes) for name, peak in peaks.items()}
     if fitting is None:
         fitting = [name for name, fit in fits.items() if fit.is_expected]
     fitting = list(fitting)
@@ -320,8 +342,17 @@ def choices_view(
     answer = {}
     if chosen:
         is_held_back = fits[chosen].is_expected and chosen not in fitting  # by more than the card
-        answer = {"headline": fits[chosen].headline, "fits": not is_held_back and fits[chosen].is_certain}
-    return View(chart=chart, words=words, **answer, table=table_of(peaks, fits, columns or {}), picks=picks or {})
+        answer = {
+            "headline": fits[chosen].headline,
+            "fits": not is_held_back and fits[chosen].is_certain,
+        }
+    return View(
+        chart=chart,
+        words=words,
+        **answer,
+        table=table_of(peaks, fits, columns or {}),
+        picks=picks or {},
+    )
 
 
 def table_of(
@@ -341,6 +372,8 @@ def table_of(
 def those_that_fit(fitting: Sequence[str], num_choices: int, card: Card) -> str:
     """Which of them fit their card, by the one rule, ``fit_on``."""
     if not fitting:
-        return f"None of the {num_choices} fits one {card.name} ({format_bytes(card.memory_bytes)})."
+        return (
+            f"None of the {num_choices} fits one {card.name} ({format_bytes(card.memory_bytes)})."
+        )
     names = "; ".join(name.replace("\n", " ") for name in fitting)
     return f"Of the {num_choices} fit one {card.name}, as expected: {names}."

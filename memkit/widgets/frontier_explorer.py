@@ -5,7 +5,15 @@ from collections.abc import Sequence
 from memkit.cards import CARDS
 from memkit.fit import fit_on
 from memkit.pictures.planes import Spot, plane_figure
-from memkit.recomputation import MODELS, Point, beats, overhead_of, pareto_front, points, shown_strategies
+from memkit.recomputation import (
+    MODELS,
+    Point,
+    beats,
+    overhead_of,
+    pareto_front,
+    points,
+    shown_strategies,
+)
 from memkit.units import format_bytes
 from memkit.widgets.explorer import Choice, Explorer, View, takes_length
 
@@ -59,12 +67,19 @@ class FrontierExplorer(Explorer, verdict=(88,), status=(140, 92, *[1] * 9)):
         verdicts = [fit.verdict for fit in fits] or [""] * len(found)
         for each, verdict in zip(found, verdicts, strict=True):
             share, peak = f"{each.overhead:.1%}", format_bytes(each.peak_bytes)
-            table.append((each.strategy.name, share, peak, "yes" if each in front else "no", verdict))
+            table.append(
+                (each.strategy.name, share, peak, "yes" if each in front else "no", verdict)
+            )
         chart = plane_figure(
-            f"{model}, micro-batch {micro_batch_size} × {seq_len:,} tokens", spots_of(found, front),
-            "FLOPs run again, % of a plain step", AXIS, has_stairs=True,
+            f"{model}, micro-batch {micro_batch_size} × {seq_len:,} tokens",
+            spots_of(found, front),
+            "FLOPs run again, % of a plain step",
+            AXIS,
+            has_stairs=True,
             room=(f"room on {card}", room) if fits else None,
-            notes={each.strategy.name: verdict for each, verdict in zip(found, verdicts, strict=True)},
+            notes={
+                each.strategy.name: verdict for each, verdict in zip(found, verdicts, strict=True)
+            },
         )
         chart.marked = chosen
         chart.alt = f"{chart.title}: {len(found)} strategies by FLOPs run again. "
@@ -86,7 +101,9 @@ def spots_of(found: Sequence[Point], front: Sequence[Point]) -> list[Spot]:
     """The points as marks of a plane, one kind a strategy."""
     return [
         Spot(
-            kind=each.strategy.name, across=100 * each.overhead, num_bytes=each.peak_bytes,
+            kind=each.strategy.name,
+            across=100 * each.overhead,
+            num_bytes=each.peak_bytes,
             is_on_front=each in front,
             tip=f"{each.strategy.name}: {each.overhead:.1%} more FLOPs, peak {format_bytes(each.peak_bytes)}",
         )

@@ -43,7 +43,9 @@ FOLD = """<details class="memkit-fold"><summary>The numbers as a table</summary>
 .memkit-panel.jupyter-widgets-disconnected > * {opacity: .6}
 .memkit-panel.jupyter-widgets-disconnected::after { order: -1;
   content: "The kernel has stopped, so nothing here answers. Run the cells again."; font-weight: bold}
-.memkit-view .memkit-here {stroke: currentColor; stroke-width: 2.5px}</style>""".replace("PAPER", PAPER_OF)
+.memkit-view .memkit-here {stroke: currentColor; stroke-width: 2.5px}</style>""".replace(
+    "PAPER", PAPER_OF
+)
 """The fold stays one element while the table beside it changes; else each move would close it.
 
 Nothing moves below a control: each place has the room of its longest words, and what is refused lies on the picture.

@@ -33,7 +33,9 @@ class MemoryExplorer(Explorer, status=(230,), more=(210, 60)):
         model=Choice("Model", MODELS, "Llama-2-7B"),
         card=Choice("Card", [NO_CARD, *CARDS], "H100 SXM"),
         precision=Choice("Recipe", PRECISIONS, "pure bf16"),
-        optimizer=Choice("Optimizer", [n for n, record in OPTIMIZERS.items() if record.estimated], "AdamW"),
+        optimizer=Choice(
+            "Optimizer", [n for n, record in OPTIMIZERS.items() if record.estimated], "AdamW"
+        ),
         implementation=Choice("Implementation", IMPLEMENTATIONS, "foreach"),
         micro_batch_size=Number("Micro-batch", 1, low=1, high=64),
         seq_len=Number("Sequence", 2048, low=128, high=LONGEST, step=128),
@@ -44,10 +46,17 @@ class MemoryExplorer(Explorer, status=(230,), more=(210, 60)):
     ) -> View:
         """The step's timeline as bars, with the card as a line."""
         setup = self.make_setup(
-            model=self.models[model], precision=PRECISIONS[precision], micro_batch_size=micro_batch_size,
+            model=self.models[model],
+            precision=PRECISIONS[precision],
+            micro_batch_size=micro_batch_size,
             seq_len=seq_len,
-            grad_accum_steps=grad_accum_steps, attention=attention, dropout=dropout, recomputation=recomputation,
-            optimizer=OptimizerConfig(record=self.optimizers[optimizer], implementation=implementation),
+            grad_accum_steps=grad_accum_steps,
+            attention=attention,
+            dropout=dropout,
+            recomputation=recomputation,
+            optimizer=OptimizerConfig(
+                record=self.optimizers[optimizer], implementation=implementation
+            ),
         )
         timeline = second_step(setup)
         capacity = None if card == NO_CARD else CARDS[card].memory_bytes
@@ -56,7 +65,9 @@ class MemoryExplorer(Explorer, status=(230,), more=(210, 60)):
         now, before = self.shown.kept if self.shown else (None, None)
         if timeline is not now:
             now, before = timeline, now
-        chart = timeline_figure(timeline, capacity_bytes=capacity, card_name=card, title=title, before=before)
+        chart = timeline_figure(
+            timeline, capacity_bytes=capacity, card_name=card, title=title, before=before
+        )
         chart.alt += f" The forward ends at {format_bytes(timeline.at('forward').total_bytes)}."
         return View(
             chart=chart,
@@ -83,7 +94,10 @@ class MemoryExplorer(Explorer, status=(230,), more=(210, 60)):
     def followed(self, changes: dict) -> dict:
         """A model with fewer positions takes the sequence with it, and an optimizer its step, unless one is given."""
         if "model" in changes and "seq_len" not in changes:
-            changes = {**changes, "seq_len": min(self.state["seq_len"], self.longest(changes["model"]))}
+            changes = {
+                **changes,
+                "seq_len": min(self.state["seq_len"], self.longest(changes["model"])),
+            }
         if "optimizer" in changes and "implementation" not in changes:
             record = self.optimizers.get(changes["optimizer"])
             known = record.estimated if record else ()

@@ -27,8 +27,11 @@ class NumberBox(widgets.HBox):
     value = traitlets.Any()
 
     def __init__(self, control: Number):
-        wide, narrow = widgets.Layout(width="200px", margin="2px 4px 2px 0"), widgets.Layout(width="180px")
-        self.box = widgets.FloatText(control.value, description=control.label, style=LABEL, layout=wide)
+        wide = widgets.Layout(width="200px", margin="2px 4px 2px 0")
+        narrow = widgets.Layout(width="180px")
+        self.box = widgets.FloatText(
+            control.value, description=control.label, style=LABEL, layout=wide
+        )
         ends = {"min": control.low, "max": control.high, "step": control.step}
         nearest = min(max(control.value, control.low), control.high)
         self.slider = widgets.IntSlider(nearest, **ends, readout=False, layout=narrow)
@@ -77,21 +80,43 @@ class Panel(widgets.VBox):
 
     def __init__(self, explorer: Explorer):
         self.explorer = explorer
-        boxes = ((name, control) for name, control in explorer.controls.items() if not isinstance(control, Bits))
+        boxes = (
+            (name, control)
+            for name, control in explorer.controls.items()
+            if not isinstance(control, Bits)
+        )
         self.controls = {name: box_of(control) for name, control in boxes}
         self._shown, self._chart, self._pause, self._is_showing = None, None, None, False
         self.picture, self.status, self.alert = widgets.HTML(), widgets.HTML(), widgets.HTML()
-        self.verdict, self.more, self._said, self._said_of = widgets.HTML(), widgets.HTML(), (), None
+        self.verdict = widgets.HTML()
+        self.more = widgets.HTML()
+        self._said = ()
+        self._said_of = None
         self.table, self.fold, self.frame = widgets.HTML(), widgets.HTML(FOLD), widgets.HTML()
         self.picture.add_class("memkit-view")
         self.table.add_class("memkit-table")
         self.verdict.add_class("memkit-verdict")
         self.alert.add_class("memkit-alert")
         self.more.add_class("memkit-more")
-        first = [control for name, control in self.controls.items() if name not in explorer.asked_later]
+        first = [
+            control for name, control in self.controls.items() if name not in explorer.asked_later
+        ]
         plays = (self._play(*item) for item in explorer.plays.items())
-        children = [box_of_boxes([*first, *plays]), *self._asked_later(), self.verdict, self.alert, self.picture]
-        below = [self.status, self.more, self.fold, self.table, self.frame, *key_helpers(explorer.pick)]
+        children = [
+            box_of_boxes([*first, *plays]),
+            *self._asked_later(),
+            self.verdict,
+            self.alert,
+            self.picture,
+        ]
+        below = [
+            self.status,
+            self.more,
+            self.fold,
+            self.table,
+            self.frame,
+            *key_helpers(explorer.pick),
+        ]
         super().__init__([*children, *below])
         self.add_class("memkit-panel")
         self.show()
@@ -103,7 +128,9 @@ class Panel(widgets.VBox):
         if not self.explorer.asked_later:
             return []
         box = box_of_boxes([self.controls[name] for name in self.explorer.asked_later])
-        button = widgets.ToggleButton(description="More controls", layout=widgets.Layout(width="150px"))
+        button = widgets.ToggleButton(
+            description="More controls", layout=widgets.Layout(width="150px")
+        )
 
         def show(_=None) -> None:
             box.layout.display = "flex" if button.value else "none"
@@ -115,7 +142,9 @@ class Panel(widgets.VBox):
     def _play(self, name: str, interval: int) -> widgets.Play:
         """A button that moves a number's slider to its end by itself, a step each ``interval`` ms."""
         slider, auto = self.controls[name].slider, widgets.Layout(width="auto")
-        play = widgets.Play(value=slider.value, max=slider.max, interval=interval, show_repeat=False, layout=auto)
+        play = widgets.Play(
+            value=slider.value, max=slider.max, interval=interval, show_repeat=False, layout=auto
+        )
         widgets.jslink((slider, "max"), (play, "max"))
         widgets.link((play, "value"), (slider, "value"))
         return play
@@ -130,9 +159,12 @@ class Panel(widgets.VBox):
         shown = self.explorer.shown
         if shown is not self._shown:
             self._shown, chart = shown, shown.chart
-            if chart is not self._chart:  # the same picture with another mark framed is not sent again
+            # the same picture with another mark framed is not sent again
+            if chart is not self._chart:
                 self.picture.value, self._chart = chart.html(), chart
-            self.frame.value = f"<style>{chart.frame_style()}</style>" if chart.marked is not None else ""
+            self.frame.value = (
+                f"<style>{chart.frame_style()}</style>" if chart.marked is not None else ""
+            )
             self.table.value = html_table(shown.table)
             self._say_more_in_a_pause()
         self._say()
@@ -144,7 +176,9 @@ class Panel(widgets.VBox):
 
     def _say(self) -> None:
         """The words around the picture; what is said in a pause stays, pale, until it is said anew."""
-        for place, html in html_places(self.explorer, self._said, self._said_of is not self._shown).items():
+        for place, html in html_places(
+            self.explorer, self._said, self._said_of is not self._shown
+        ).items():
             getattr(self, place).value = html
 
     def _move_controls(self) -> None:

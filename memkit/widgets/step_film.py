@@ -47,9 +47,13 @@ class StepFilm:
     A tiny GPT-2: 1,092 events, peak 346.69 MiB in the backward of step 2 of 2.
     """
 
-    def __init__(self, timeline: MemoryTimeline, title: str = "A training step", asks: bool = False):
+    def __init__(
+        self, timeline: MemoryTimeline, title: str = "A training step", asks: bool = False
+    ):
         if not timeline.events:
-            raise ValueError(f"this {timeline.source} timeline has no events, and a film shows nothing else")
+            raise ValueError(
+                f"this {timeline.source} timeline has no events, and a film shows nothing else"
+            )
         self.timeline, self.title, self.asks = timeline, title, asks
 
     @cached_property
@@ -77,7 +81,9 @@ class StepFilm:
             "spans": spans,
             # a birth is its bytes, a free the number of its birth, below zero
             "changes": [
-                round_up(event.num_bytes, granularity) if event.num_bytes > 0 else -number_of[event.block]
+                round_up(event.num_bytes, granularity)
+                if event.num_bytes > 0
+                else -number_of[event.block]
                 for event in events
             ],
             "part": [parts.index(event.part or "not attributed") for event in births],
@@ -115,7 +121,9 @@ class StepFilm:
             live = {}
         else:
             members = {"_esm": SCRIPT, "film": Dict().tag(sync=True)}
-            live, _ = type("Film", (AnyWidget,), members)(film=self.data)._repr_mimebundle_(**kwargs)
+            live, _ = type("Film", (AnyWidget,), members)(film=self.data)._repr_mimebundle_(
+                **kwargs
+            )
         return {**live, **bundle, FILM: self.text, "text/plain": repr(self)}, metadata
 
     def save(self, path: str | Path) -> Path:
@@ -154,7 +162,11 @@ def lines_of(births: Iterable[Event], texts: dict[str, str]) -> dict[str, tuple[
     for name in places:
         if found := LINE.match(name):
             function = found["function"].rpartition("<locals>.")[2]
-            lines[name] = (f"{function} · {found['file']}", int(found["number"]), texts.get(name, ""))
+            lines[name] = (
+                f"{function} · {found['file']}",
+                int(found["number"]),
+                texts.get(name, ""),
+            )
         else:
             lines[name] = ("", 0, name or "outside the program's lines")
     order = list(dict.fromkeys(heading for heading, _, _ in lines.values()))

@@ -119,7 +119,9 @@ def _with_optimizer(applies: Callable[[TrainingSetup], bool] | None = None, **fi
 
 def _half_batch(setup: TrainingSetup) -> TrainingSetup | None:
     size, steps = setup.micro_batch_size, setup.grad_accum_steps
-    return None if size % 2 else replace(setup, micro_batch_size=size // 2, grad_accum_steps=2 * steps)
+    return (
+        None if size % 2 else replace(setup, micro_batch_size=size // 2, grad_accum_steps=2 * steps)
+    )
 
 
 def _keeps_wide_moments(setup: TrainingSetup) -> bool:
@@ -136,7 +138,11 @@ def _activations(run: Run) -> int:
 
 def _large_states(run: Run) -> int:
     """States of tensors that bitsandbytes keeps in 8 bits."""
-    return sum(e.num_bytes for e in run.live if e.part == "optimizer_states" and e.num_bytes >= 4 * MIN_8BIT_VALUES)
+    return sum(
+        e.num_bytes
+        for e in run.live
+        if e.part == "optimizer_states" and e.num_bytes >= 4 * MIN_8BIT_VALUES
+    )
 
 
 def _step_scratch(run: Run) -> int:
@@ -155,7 +161,11 @@ def _unwanted_graph(run: Run) -> int:
     A run that failed may have died before its first backward. A recording without phases must have let a graph go
     at least twice without a line of autograd's.
     """
-    trains = run.has_phase("backward") or run.has_phase("optimizer") or any("backward" in e.where for e in run.events)
+    trains = (
+        run.has_phase("backward")
+        or run.has_phase("optimizer")
+        or any("backward" in e.where for e in run.events)
+    )
     if run.has_failed or trains:
         return 0
     graphs = held_for_no_backward(run.events, 1 if run.has_phases else 2)
@@ -163,38 +173,56 @@ def _unwanted_graph(run: Run) -> int:
 
 
 FULL_RECOMPUTATION = Change(
-    name="full recomputation, which runs each forward twice", kind="recomputation", touches=_activations,
+    name="full recomputation, which runs each forward twice",
+    kind="recomputation",
+    touches=_activations,
     to_setup=_with(recomputation=FULL),
     why="a block keeps only its input and is run again; it then holds all of its own, so at least this much stays",
     program="checkpointed",
 )
 HALF_BATCH = Change(
-    name="half the micro-batch, accumulated twice", to_setup=_half_batch, touches=_activations,
+    name="half the micro-batch, accumulated twice",
+    to_setup=_half_batch,
+    touches=_activations,
     why="every activation is half as large, and scratch is smaller by an unknown share; gradients and states stay",
     program="half_batch",
 )
 EIGHT_BIT = Change(
-    name="8-bit AdamW", program="eight_bit", touches=_large_states,
+    name="8-bit AdamW",
+    program="eight_bit",
+    touches=_large_states,
     to_setup=_with_optimizer(_keeps_wide_moments, record=OPTIMIZERS["8-bit AdamW"]),
     why="a quarter of the bytes of 32-bit states, half of those of 16-bit ones",
 )
 FOR_LOOP = Change(
-    name="optimizer step for-loop, one tensor at a time (foreach=False)", program="for_loop", kind="optimizer step",
-    to_setup=_with_optimizer(implementation="for-loop"), touches=_step_scratch,
+    name="optimizer step for-loop, one tensor at a time (foreach=False)",
+    program="for_loop",
+    kind="optimizer step",
+    to_setup=_with_optimizer(implementation="for-loop"),
+    touches=_step_scratch,
     why="the optimizer's scratch for one parameter at a time, not for all at once",
 )
 FUSED = Change(
-    name="optimizer step fused, in one kernel (fused=True)", program="fused", kind="optimizer step",
-    to_setup=_with_optimizer(implementation="fused"), touches=_step_scratch,
+    name="optimizer step fused, in one kernel (fused=True)",
+    program="fused",
+    kind="optimizer step",
+    to_setup=_with_optimizer(implementation="fused"),
+    touches=_step_scratch,
     why="one kernel updates a parameter without any scratch",
 )
 SET_TO_NONE = Change(
-    name="zero_grad(set_to_none=True)", touches=_kept_gradients, program="set_to_none", comes_first=True,
+    name="zero_grad(set_to_none=True)",
+    touches=_kept_gradients,
+    program="set_to_none",
+    comes_first=True,
     to_setup=_with(sets_grads_to_none=True),
     why="gradients go after the optimizer's step instead of standing through the next forward",
 )
 NO_GRAD = Change(
-    name="torch.no_grad() around the forward", touches=_unwanted_graph, program="no_grad", comes_first=True,
+    name="torch.no_grad() around the forward",
+    touches=_unwanted_graph,
+    program="no_grad",
+    comes_first=True,
     why="no backward follows, so nothing of the forward need be kept for one",
 )
 EXPANDABLE_SEGMENTS = Change(
@@ -204,15 +232,27 @@ EXPANDABLE_SEGMENTS = Change(
 CHANGES = (
     SET_TO_NONE,
     NO_GRAD,
-    Change(name="flash attention", why="the scores of all heads are never stored",
-           to_setup=_with(lambda setup: setup.attention == "stored", attention="flash")),
+    Change(
+        name="flash attention",
+        why="the scores of all heads are never stored",
+        to_setup=_with(lambda setup: setup.attention == "stored", attention="flash"),
+    ),
     FULL_RECOMPUTATION,
-    Change(name="selective recomputation", kind="recomputation", why="only the attention core is run again",
-           to_setup=_with(lambda setup: setup.recomputation == NONE and setup.attention == "stored",
-                          recomputation="selective")),
+    Change(
+        name="selective recomputation",
+        kind="recomputation",
+        why="only the attention core is run again",
+        to_setup=_with(
+            lambda setup: setup.recomputation == NONE and setup.attention == "stored",
+            recomputation="selective",
+        ),
+    ),
     HALF_BATCH,
-    Change(name="pure bf16, which rounds every update", why="two bytes for each number",
-           to_setup=_with(precision=PURE_BF16)),
+    Change(
+        name="pure bf16, which rounds every update",
+        why="two bytes for each number",
+        to_setup=_with(precision=PURE_BF16),
+    ),
     EIGHT_BIT,
     FOR_LOOP,
     FUSED,
@@ -224,14 +264,18 @@ def cures_of(run: Run, growing: tuple[Growing, ...] = ()) -> tuple[Change, ...]:
     """What a run points to, without a number: its leaks, then changes that are about bytes at its peak, most first."""
     leaks = tuple(
         Change(
-            name=f"let go of what {line.where} leaves behind", comes_first=True,
+            name=f"let go of what {line.where} leaves behind",
+            comes_first=True,
             why=f"it holds more after each {line.span}; {format_bytes(line.num_bytes)} stand at the end",
         )
         for line in growing[:1]
     )
     touched = {change: change.touches(run) for change in CHANGES}
     order = sorted(CHANGES, key=lambda change: (not change.comes_first, -touched[change]))
-    return (*leaks, *(change for change in order if SHARE_SHOWN * touched[change] > run.live.num_bytes))
+    return (
+        *leaks,
+        *(change for change in order if SHARE_SHOWN * touched[change] > run.live.num_bytes),
+    )
 
 
 def effects_on_setup(setup: TrainingSetup) -> list[Effect]:
@@ -256,6 +300,8 @@ def advice_in_words(setup: TrainingSetup) -> tuple[str, str]:
     larger = replace(setup, micro_batch_size=setup.micro_batch_size + 1)
     added = second_step(larger).peak_bytes - second_step(setup).peak_bytes
     return (
-        f"What would help most: {'; '.join(helps)}." if helps else "No change offered here lowers the peak.",
+        f"What would help most: {'; '.join(helps)}."
+        if helps
+        else "No change offered here lowers the peak.",
         f"One more sequence in the micro-batch would add {format_bytes(added)}.",
     )

@@ -59,14 +59,21 @@ class Diagnosis(Printable):
     def __str__(self) -> str:
         lines = [("by line", "part", "since", "bytes")]
         lines += [(*line.row[:2], line.since, line.row[3]) for line in self.lines]
-        pages = [self._headline(), self._parts(), aligned_table(lines), *growth_in_words(self.growing)]
+        pages = [
+            self._headline(),
+            self._parts(),
+            aligned_table(lines),
+            *growth_in_words(self.growing),
+        ]
         cached = self.result.peak_reserved_bytes - self.result.peak_allocated_bytes
         unseen = max(self.result.peak_allocated_bytes - sum(self.parts.values()), 0)
         pages.append(
             f"In no tensor: {format_bytes(unseen)} in the allocator's rounding and workspaces, "
             f"{format_bytes(cached)} reserved but not allocated."
         )
-        return on_page(*pages, cures_in_words(self.cures[:NUM_CURES]), changes_in_words(self.changes))
+        return on_page(
+            *pages, cures_in_words(self.cures[:NUM_CURES]), changes_in_words(self.changes)
+        )
 
     def _headline(self) -> str:
         result, failure = self.result, self.result.failure
@@ -79,7 +86,9 @@ class Diagnosis(Printable):
             asked = f"{format_bytes(failure.requested_bytes)} asked by {failure.where or 'a line not recorded'}"
             lines.append(f"Failed: {asked}. {failure.message}")
         if self.peak_reserved_bytes != result.peak_reserved_bytes:
-            lines.append(f"With room enough it would reserve {format_bytes(self.peak_reserved_bytes)}.")
+            lines.append(
+                f"With room enough it would reserve {format_bytes(self.peak_reserved_bytes)}."
+            )
         return "\n".join(lines)
 
     def _parts(self) -> str:
@@ -102,7 +111,9 @@ def changes_in_words(changes: tuple[Effect, ...]) -> str:
     if not changes:
         return "Of what was tried, nothing saves a byte."
     rows = [["what would help most", "saves", "reserved then", "known by"]]
-    rows += [[c.name, format_bytes(c.saved_bytes), format_bytes(c.after_bytes), c.how] for c in changes]
+    rows += [
+        [c.name, format_bytes(c.saved_bytes), format_bytes(c.after_bytes), c.how] for c in changes
+    ]
     return on_page(aligned_table(rows), *(f"{c.name}: {c.why}" for c in changes), between="\n")
 
 
@@ -136,7 +147,8 @@ def diagnose_memory(
     """
     result, recorded = played(source, config, device, **card)
     timeline, events = result.timeline, result.timeline.events
-    base = replay_trace(timeline, result.config)  # the events alone: without a card's end and without its workspaces
+    # the events alone: without a card's end and without its workspaces
+    base = replay_trace(timeline, result.config)
     live = events.live_at(base.peak_event)
     has_failed = result.failure is not None or bool(recorded and recorded.failed)
     has_phases = any(event.part for event in events)
@@ -151,7 +163,8 @@ def diagnose_memory(
         parts={part: parts[part] for part in (*PARTS, None) if part in parts},
         lines=lines_of(live, events)[:NUM_LINES],
         changes=without_holes(timeline, result.config, headline, base.peak_reserved_bytes),
-        cures=cures_of(run, () if has_failed and not has_phases else growing),  # a forward that died half-way grows too
+        # a forward that died half-way grows too
+        cures=cures_of(run, () if has_failed and not has_phases else growing),
         peak_reserved_bytes=headline,
         growing=growing,
     )
@@ -165,12 +178,17 @@ def without_holes(
         return ()
     growing = AllocatorConfig(expandable_segments=True)
     after = before_bytes - replayed_bytes + replay_trace(timeline, growing).peak_reserved_bytes
-    effect = Effect(change=EXPANDABLE_SEGMENTS, before_bytes=before_bytes, after_bytes=after, how="replay")
+    effect = Effect(
+        change=EXPANDABLE_SEGMENTS, before_bytes=before_bytes, after_bytes=after, how="replay"
+    )
     return (effect,) if effect.saved_bytes > 0 else ()
 
 
 def played(
-    source: dict | str | Path | MemoryTimeline, config: AllocatorConfig | None, device: int | None, **card
+    source: dict | str | Path | MemoryTimeline,
+    config: AllocatorConfig | None,
+    device: int | None,
+    **card,
 ) -> tuple[Replay, RecordedRun | None]:
     """A run's events played through the allocator from an empty card; and the recording, if it is one.
 
@@ -194,16 +212,24 @@ def growth_in_words(growing: tuple[Growing, ...]) -> tuple[str, ...]:
     name = growing[0].span
     meaning = (
         "What is kept from step to step is a leak. These lines made it; look for what still holds it, such as a list "
-        "of losses that were not detached." if spans == NUM_SPANS else
-        "So few steps do not tell a leak from what is fetched ahead once: four do.")
-    rows = [["what grows: the least it holds in", *(f"{name} {number + 1}" for number in range(spans))]]
+        "of losses that were not detached."
+        if spans == NUM_SPANS
+        else "So few steps do not tell a leak from what is fetched ahead once: four do."
+    )
+    rows = [
+        ["what grows: the least it holds in", *(f"{name} {number + 1}" for number in range(spans))]
+    ]
     rows += [[line.where, *map(format_bytes, line.floors)] for line in growing[:NUM_LINES]]
     return aligned_table(rows), meaning
 
 
 def lines_of(births: Events, events: Events) -> tuple[Line, ...]:
     """The blocks by line and part, the line with most bytes first, each since its oldest block was made."""
-    first = {event.block: number for number, event in reversed([*enumerate(events)]) if event.num_bytes > 0}
+    first = {
+        event.block: number
+        for number, event in reversed([*enumerate(events)])
+        if event.num_bytes > 0
+    }
     lines = []
     for (where, part), own in births.by(lambda event: (line_of(event), event.part)).items():
         oldest = min(first[event.block] for event in own)
@@ -211,5 +237,7 @@ def lines_of(births: Events, events: Events) -> tuple[Line, ...]:
         since = phase if phase in BEFORE_THE_STEPS else f"step {step}, {phase}"
         if not phase:
             since = f"event {oldest + 1:,} of {len(events):,}"
-        lines.append(Line(where=where, part=part, num_blocks=len(own), num_bytes=own.num_bytes, since=since))
+        lines.append(
+            Line(where=where, part=part, num_blocks=len(own), num_bytes=own.num_bytes, since=since)
+        )
     return tuple(sorted(lines, key=lambda line: -line.num_bytes))

@@ -81,7 +81,11 @@ def growing_lines(events: Sequence[Event], least_bytes: int = 1) -> tuple[Growin
     for where in held:
         floors_of = tuple(least[where] for least in floors)
         line = Growing(
-            where=where, floors=floors_of, num_bytes=held[where], span="step" if is_short else "quarter")
+            where=where,
+            floors=floors_of,
+            num_bytes=held[where],
+            span="step" if is_short else "quarter",
+        )
         leaves_in_each = not is_short or left[where] >= len(spans)
         if line.rises and line.grown_bytes >= least_bytes and leaves_in_each:
             growing.append(line)
@@ -93,10 +97,18 @@ def held_for_no_backward(events: Sequence[Event], min_times: int = 1) -> set[int
 
     Empty where fewer than ``min_times`` such runs of frees hold half of what the steps had at their peak.
     """
-    runs = [list(run) for is_free, run in groupby(events, lambda event: event.num_bytes < 0) if is_free]
-    born = {event.block for event in events if event.num_bytes > 0 and event.phase not in BEFORE_THE_STEPS}
+    runs = [
+        list(run) for is_free, run in groupby(events, lambda event: event.num_bytes < 0) if is_free
+    ]
+    born = {
+        event.block
+        for event in events
+        if event.num_bytes > 0 and event.phase not in BEFORE_THE_STEPS
+    }
     born -= Events(events).unfreed()
     most = max(accumulate((event.num_bytes for event in events if event.block in born), initial=0))
-    graphs = [[event for event in run if event.block in born] for run in runs if len(run) >= MIN_BURST]
+    graphs = [
+        [event for event in run if event.block in born] for run in runs if len(run) >= MIN_BURST
+    ]
     num_large = sum(-2 * sum(event.num_bytes for event in graph) > most for graph in graphs)
     return {event.block for graph in graphs for event in graph} if num_large >= min_times else set()

@@ -41,17 +41,24 @@ def left_out_of(trace: MemoryTimeline) -> tuple[LeftOut, ...]:
     holes = replayed_holes(trace)
     return (
         LeftOut(
-            name="CUDA context", low_bytes=CONTEXT_BYTES // 2, expected_bytes=CONTEXT_BYTES,
+            name="CUDA context",
+            low_bytes=CONTEXT_BYTES // 2,
+            expected_bytes=CONTEXT_BYTES,
             high_bytes=2 * CONTEXT_BYTES,
             reason="kernels and tables the driver loads for a process; grows with driver, card and libraries loaded",
         ),
         LeftOut(
-            name="library workspaces", low_bytes=spaces[0], expected_bytes=spaces[len(spaces) // 2],
+            name="library workspaces",
+            low_bytes=spaces[0],
+            expected_bytes=spaces[len(spaces) // 2],
             high_bytes=spaces[-1],
             reason="cuBLAS keeps one for the forward's and one for the backward's thread; cuDNN may want more",
         ),
         LeftOut(
-            name="cached, not allocated", low_bytes=holes[0], expected_bytes=holes[1], high_bytes=holes[2],
+            name="cached, not allocated",
+            low_bytes=holes[0],
+            expected_bytes=holes[1],
+            high_bytes=holes[2],
             reason="expandable segments; default segments; the largest share of the recorded runs held here",
         ),
     )
@@ -66,14 +73,20 @@ def fits_of(left_out: tuple[LeftOut, ...], allocated_bytes: int) -> tuple[Fit, .
     ['A100 PCIe 40 GB', 'A100 SXM 40 GB']
     """
     if not left_out:
-        raise ValueError("left_out=() has no holes of the allocator: left_out_of(trace) gives them, at its end")
+        raise ValueError(
+            "left_out=() has no holes of the allocator: left_out_of(trace) gives them, at its end"
+        )
     cached = left_out[-1]
     holes = cached.low_bytes, cached.expected_bytes, cached.high_bytes
-    return tuple(fit_on(card, allocated_bytes, holes) for card in CARDS.values() if card.vendor == "NVIDIA")
+    return tuple(
+        fit_on(card, allocated_bytes, holes) for card in CARDS.values() if card.vendor == "NVIDIA"
+    )
 
 
 def left_out_in_words(items: tuple[LeftOut, ...]) -> str:
     """The ranges as a table, and a line with each reason."""
     rows = [["what the number leaves out", "low", "expected", "high"]]
-    rows += [[i.name, *map(format_bytes, (i.low_bytes, i.expected_bytes, i.high_bytes))] for i in items]
+    rows += [
+        [i.name, *map(format_bytes, (i.low_bytes, i.expected_bytes, i.high_bytes))] for i in items
+    ]
     return "\n".join([aligned_table(rows), *(f"{item.name}: {item.reason}" for item in items)])

@@ -34,7 +34,8 @@ from memkit.units import ALLOCATOR_BLOCK_BYTES, MIB, TIB, as_whole_number, forma
 SMALL_REQUEST_BYTES = 1 * MIB  # kSmallSize: a rounded request up to this goes to the small pool
 SMALL_SEGMENT_BYTES = 2 * MIB  # kSmallBuffer: a segment (or page) of the small pool
 LARGE_SEGMENT_BYTES = 20 * MIB  # kLargeBuffer: a segment (or page) of the large pool
-MIN_OWN_SEGMENT_BYTES = 10 * MIB  # kMinLargeAlloc: from here on a request gets a segment of its own size
+# kMinLargeAlloc: from here on a request gets a segment of its own size
+MIN_OWN_SEGMENT_BYTES = 10 * MIB
 SEGMENT_ROUNDING_BYTES = 2 * MIB  # kRoundLarge: such a segment is rounded up to this
 
 
@@ -136,7 +137,8 @@ class Pool:
 
     def __init__(self, is_small: bool):
         self.is_small = is_small
-        self.page_bytes = SMALL_SEGMENT_BYTES if is_small else LARGE_SEGMENT_BYTES  # an expandable segment's
+        # an expandable segment's
+        self.page_bytes = SMALL_SEGMENT_BYTES if is_small else LARGE_SEGMENT_BYTES
         self.free: list[tuple[int, int]] = []
         self.unmapped: list[int] = []
 
@@ -222,7 +224,9 @@ class Heap:
 
     def segments(self) -> list[list[Block]]:
         """Segments by address, each as the list of its blocks; an expandable one as runs of mapped blocks."""
-        heads = [b for b in self.blocks.values() if b.mapped and (b.prev is None or not b.prev.mapped)]
+        heads = [
+            b for b in self.blocks.values() if b.mapped and (b.prev is None or not b.prev.mapped)
+        ]
         runs = []
         for block in sorted(heads, key=lambda head: head.address):
             run = []
@@ -378,7 +382,11 @@ class CachingAllocator(Heap):
         if self._should_split(block, size):
             pool.add(self.cut(block, size))
         block.allocated, block.requested_bytes = True, num_bytes
-        for name, amount in (("allocated", block.size), ("active", block.size), ("requested", num_bytes)):
+        for name, amount in (
+            ("allocated", block.size),
+            ("active", block.size),
+            ("requested", num_bytes),
+        ):
             self.count(name, amount)
         self.record("alloc", block.address, num_bytes)
         return block.address
@@ -391,7 +399,11 @@ class CachingAllocator(Heap):
         block.allocated = False
         self.record("free_requested", address, block.requested_bytes)
         self.record("free_completed", address, block.requested_bytes)
-        for name, amount in (("allocated", block.size), ("active", block.size), ("requested", block.requested_bytes)):
+        for name, amount in (
+            ("allocated", block.size),
+            ("active", block.size),
+            ("requested", block.requested_bytes),
+        ):
             self.count(name, -amount)
         block.requested_bytes = 0
         self.add_free(block)

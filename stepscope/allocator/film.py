@@ -92,16 +92,20 @@ class Film:
     def _add(self, words: str, new: Event | None = None) -> None:
         """The allocator as it is now, after the event ``new``."""
         born_at = dict(self.player.live.values())
-        holes = [block.size for block in self.allocator.blocks.values() if block.is_free and block.mapped]
-        self.states.append(AllocatorState(
-            index=len(self.states),
-            words=words,
-            rows=tuple(_row(run, born_at, new) for run in self.allocator.segments()),
-            allocated_bytes=self.allocator.allocated_bytes,
-            reserved_bytes=self.allocator.reserved_bytes,
-            largest_hole_bytes=max(holes, default=0),
-            failure=self.player.failure.message if self.player.failure else "",
-        ))
+        holes = [
+            block.size for block in self.allocator.blocks.values() if block.is_free and block.mapped
+        ]
+        self.states.append(
+            AllocatorState(
+                index=len(self.states),
+                words=words,
+                rows=tuple(_row(run, born_at, new) for run in self.allocator.segments()),
+                allocated_bytes=self.allocator.allocated_bytes,
+                reserved_bytes=self.allocator.reserved_bytes,
+                largest_hole_bytes=max(holes, default=0),
+                failure=self.player.failure.message if self.player.failure else "",
+            )
+        )
 
     def _words(self, event: Event, start: int) -> str:
         """What an event did, ``start`` being the length of the allocator's trace before it."""
@@ -169,11 +173,19 @@ def events_of(moves: Iterable[Move]) -> list[Event]:
 
 def rounding_story() -> list[Event]:
     """Sizes: 512 bytes, the two pools, a segment of 20 MiB for 3, and a rest too small to split off."""
-    return events_of([
-        ("loss", 4, "temporary"), ("bias", 600 * KIB, "weights"), ("norm", 900 * KIB, "weights"),
-        ("w1", 3 * MIB, "weights"), ("w2", 9 * MIB, "weights"), ("embedding", 19 * MIB, "weights"),
-        ("x", 40 * MIB), "x", ("y", 39 * MIB + 512 * KIB),
-    ])
+    return events_of(
+        [
+            ("loss", 4, "temporary"),
+            ("bias", 600 * KIB, "weights"),
+            ("norm", 900 * KIB, "weights"),
+            ("w1", 3 * MIB, "weights"),
+            ("w2", 9 * MIB, "weights"),
+            ("embedding", 19 * MIB, "weights"),
+            ("x", 40 * MIB),
+            "x",
+            ("y", 39 * MIB + 512 * KIB),
+        ]
+    )
 
 
 def holes_story() -> list[Event]:
@@ -198,7 +210,12 @@ def step_story() -> list[Event]:
     for step in range(2):
         moves += [(f"a{i}", sizes[i] * MIB) for i in layers]
         for i in reversed(layers):
-            moves += [(f"da{i}", sizes[i] * MIB, "temporary"), (f"g{i}", 4 * MIB, "gradients"), f"a{i}", f"da{i}"]
+            moves += [
+                (f"da{i}", sizes[i] * MIB, "temporary"),
+                (f"g{i}", 4 * MIB, "gradients"),
+                f"a{i}",
+                f"da{i}",
+            ]
         if step == 0:
             moves += [(f"m,v {i}", 8 * MIB, "optimizer_states") for i in layers]
         moves += [f"g{i}" for i in reversed(layers)]

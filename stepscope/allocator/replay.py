@@ -113,7 +113,10 @@ class Player:
                 self.allocator.free(address)
         except OutOfMemory as error:
             self.failure = Failure(
-                event=number, requested_bytes=error.requested_bytes, where=event.where or event.op, message=str(error)
+                event=number,
+                requested_bytes=error.requested_bytes,
+                where=event.where or event.op,
+                message=str(error),
             )
         self.causes += [number] * (len(self.allocator.trace) - len(self.causes))
         self.allocated.append(self.allocator.allocated_bytes)
@@ -135,7 +138,9 @@ class Player:
         if calls_cublas and is_backward not in self.threads:
             self.threads.add(is_backward)
             block = "workspace", is_backward
-            self._allocate(replace(event, block=block, num_bytes=self.workspace_bytes, part="temporary"))
+            self._allocate(
+                replace(event, block=block, num_bytes=self.workspace_bytes, part="temporary")
+            )
 
 
 def replay_trace(
@@ -195,21 +200,30 @@ def _instants(trace: MemoryTimeline, player: Player) -> Iterator[Instant]:
 
     A phase ends with its last event; what lies between two phases goes to the later one.
     """
-    ends = {(e.phase, e.step, e.micro_batch): position for position, e in enumerate(trace.events, start=1)}
+    ends = {
+        (e.phase, e.step, e.micro_batch): position
+        for position, e in enumerate(trace.events, start=1)
+    }
     failed_at = len(trace.events) if player.failure is None else player.failure.event
     start = 0
-    for key, like in groupby(trace.instants, key=lambda i: (i.name.removesuffix(" peak"), i.step, i.micro_batch)):
+    for key, like in groupby(
+        trace.instants, key=lambda i: (i.name.removesuffix(" peak"), i.step, i.micro_batch)
+    ):
         end = max(start, ends.get(key, start))
         if failed_at < end:
             break
         for i in like:
             index = player.levels.peak(start, end) if i.name.endswith(" peak") else end - 1
-            yield replace(_instant(i.name, player.levels.at(index)), step=i.step, micro_batch=i.micro_batch)
+            yield replace(
+                _instant(i.name, player.levels.at(index)), step=i.step, micro_batch=i.micro_batch
+            )
         start = end
     else:
         end = len(trace.events)
     if player.failure is not None:
-        yield _instant(f"out of memory in {trace.events[end - 1].phase or 'the trace'}", player.parts)
+        yield _instant(
+            f"out of memory in {trace.events[end - 1].phase or 'the trace'}", player.parts
+        )
 
 
 def _instant(name: str, parts: dict[str | None, int]) -> Instant:

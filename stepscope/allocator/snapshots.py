@@ -67,7 +67,9 @@ def read_snapshot(source: dict | str | Path, device: int | None = None) -> Recor
     try:
         return run_of(snapshot, device)
     except (LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"not a snapshot as torch writes it: {type(error).__name__}: {error}") from None
+        raise ValueError(
+            f"not a snapshot as torch writes it: {type(error).__name__}: {error}"
+        ) from None
 
 
 def run_of(snapshot: dict, device: int | None) -> RecordedRun:
@@ -77,21 +79,35 @@ def run_of(snapshot: dict, device: int | None) -> RecordedRun:
     if not busy:
         raise ValueError("no events in it; torch.cuda.memory._record_memory_history() records them")
     if device is None:
-        failed = [index for index in busy if any(record["action"] == "oom" for record in traces[index])]
+        failed = [
+            index for index in busy if any(record["action"] == "oom" for record in traces[index])
+        ]
         device = max(failed or busy, key=lambda index: len(traces[index]))
     elif device not in busy:
-        raise ValueError(f"device={device!r} has no events; there are some of {', '.join(map(str, busy))}")
+        raise ValueError(
+            f"device={device!r} has no events; there are some of {', '.join(map(str, busy))}"
+        )
     entries = list(entries_of(traces[device]))
-    segments = [segment for segment in snapshot["segments"] if segment.get("device", device) == device]
+    segments = [
+        segment for segment in snapshot["segments"] if segment.get("device", device) == device
+    ]
     blocks = [block for segment in segments for block in blocks_of(segment)]
-    events = events_of(entries, {
-        whole(block, "address"): whole(block, "requested_size")
-        for block in blocks if block["state"] == "active_allocated"
-    })
+    events = events_of(
+        entries,
+        {
+            whole(block, "address"): whole(block, "requested_size")
+            for block in blocks
+            if block["state"] == "active_allocated"
+        },
+    )
     levels = list(accumulate((event.num_bytes for event in events), initial=0))
     end_bytes = sum(whole(segment, "total_size") for segment in segments)
-    segment_bytes = (size * SEGMENT_SIGNS.get(action, 0) for action, _, size, _ in reversed(entries))
-    reserved_peak = max(accumulate(segment_bytes, lambda later, came: later - came, initial=end_bytes))
+    segment_bytes = (
+        size * SEGMENT_SIGNS.get(action, 0) for action, _, size, _ in reversed(entries)
+    )
+    reserved_peak = max(
+        accumulate(segment_bytes, lambda later, came: later - came, initial=end_bytes)
+    )
     if max(levels) > reserved_peak or sum(whole(block, "size") for block in blocks) != end_bytes:
         raise ValueError(f"{max(levels)} B are asked for in segments of {reserved_peak} B: {LACKS}")
     num_before = sum(event.phase == "before" for event in events)
@@ -105,14 +121,20 @@ def run_of(snapshot: dict, device: int | None) -> RecordedRun:
             provenance={"source": "memory snapshot"},
         ),
         config=AllocatorConfig(
-            expandable_segments=snapshot.get("allocator_settings", {}).get("expandable_segments", False)
+            expandable_segments=snapshot.get("allocator_settings", {}).get(
+                "expandable_segments", False
+            )
         ),
         device=device,
         other_devices=tuple(index for index in busy if index != device),
-        failed=next((
-            f"{format_bytes(size)} asked by {line or 'a line not recorded'}"
-            for action, _, size, line in entries if action == "oom"
-        ), ""),
+        failed=next(
+            (
+                f"{format_bytes(size)} asked by {line or 'a line not recorded'}"
+                for action, _, size, line in entries
+                if action == "oom"
+            ),
+            "",
+        ),
     )
 
 
@@ -126,7 +148,9 @@ def blocks_of(segment: dict) -> Iterable[dict]:
         if "address" not in block:
             block = block | {"address": address}
         if "requested_size" not in block:
-            block = block | {"requested_size": (block.get("history") or [{}])[0].get("real_size", block["size"])}
+            block = block | {
+                "requested_size": (block.get("history") or [{}])[0].get("real_size", block["size"])
+            }
         address = block["address"] + whole(block, "size")
         yield block
 
@@ -137,7 +161,12 @@ def entries_of(trace: Iterable[dict]) -> Iterable[tuple[str, int, int, str]]:
         action = record["action"]
         if action in ("alloc", "free_requested", "oom", *SEGMENT_SIGNS):
             line = line_of(record.get("frames", ())) if action in ("alloc", "oom") else ""
-            yield action, 0 if action == "oom" else whole(record, "addr"), whole(record, "size"), line
+            yield (
+                action,
+                0 if action == "oom" else whole(record, "addr"),
+                whole(record, "size"),
+                line,
+            )
 
 
 def events_of(entries: list[tuple], standing: dict[int, int]) -> Events:
@@ -149,12 +178,15 @@ def events_of(entries: list[tuple], standing: dict[int, int]) -> Events:
     """
     for action, address, size, _ in reversed(entries):
         is_free = action == "free_requested"
-        if (action == "alloc" and standing.pop(address, None) != size) or (is_free and address in standing):
+        if (action == "alloc" and standing.pop(address, None) != size) or (
+            is_free and address in standing
+        ):
             raise ValueError(f"{size} B at {address}: {LACKS}")
         if is_free:
             standing[address] = size
     live = {
-        address: Event(number, size, phase="before") for number, (address, size) in enumerate(sorted(standing.items()))
+        address: Event(number, size, phase="before")
+        for number, (address, size) in enumerate(sorted(standing.items()))
     }
     events, num_blocks = list(live.values()), len(live)
     for action, address, size, line in entries:
@@ -195,7 +227,14 @@ def line_of(frames: Iterable[dict]) -> str:
         names.append(frame["name"])
     if any("torch::autograd::" in name for name in names):
         return "backward, in autograd's own thread"
-    return next((n for n in names if not n.startswith(("torch::unwind::", "torch::CapturedTraceback::", "??"))), "")
+    return next(
+        (
+            n
+            for n in names
+            if not n.startswith(("torch::unwind::", "torch::CapturedTraceback::", "??"))
+        ),
+        "",
+    )
 
 
 MAX_BYTES = 2 * GIB
@@ -206,7 +245,9 @@ class PlainUnpickler(pickle.Unpickler):
     """Builds dicts, lists, texts and numbers; whatever a pickle names could run, and is refused."""
 
     def find_class(self, module, name):
-        raise ValueError(f"it names {module}.{name}; a snapshot names nothing, and what is named can be run")
+        raise ValueError(
+            f"it names {module}.{name}; a snapshot names nothing, and what is named can be run"
+        )
 
 
 def load_snapshot(path: str | Path) -> dict:
@@ -226,8 +267,19 @@ def load_snapshot(path: str | Path) -> dict:
         if not isinstance(snapshot, dict) or "segments" not in snapshot:
             raise ValueError("it is no dict with 'segments'")
     # What the readers of a broken file raise.
-    except (ValueError, LookupError, TypeError, AttributeError, EOFError, OSError, OverflowError, MemoryError,
-            RecursionError, pickle.UnpicklingError, zlib.error) as error:
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        EOFError,
+        OSError,
+        OverflowError,
+        MemoryError,
+        RecursionError,
+        pickle.UnpicklingError,
+        zlib.error,
+    ) as error:
         raise ValueError(f"{Path(path).name} is not read as a snapshot: {error}") from None
     return snapshot
 
@@ -250,7 +302,8 @@ def predicted_snapshot(result: Replay) -> dict:
     events = result.timeline.events
     for index, (action, address, size) in enumerate(result.allocator.trace):
         event = events[result.causes[index]]
-        is_workspace = action == "alloc" and result.causes[index] in served  # the event's second block
+        # the event's second block
+        is_workspace = action == "alloc" and result.causes[index] in served
         frames = [WORKSPACE, *frames_of(event)] if is_workspace else frames_of(event)
         entry = {"action": action, "addr": address, "size": size, "stream": 0, "time_us": index}
         if action == "oom":
@@ -267,7 +320,10 @@ def predicted_snapshot(result: Replay) -> dict:
     return {
         "segments": segments,
         "device_traces": [trace],
-        "allocator_settings": {"max_split_size": -1, "expandable_segments": result.config.expandable_segments},
+        "allocator_settings": {
+            "max_split_size": -1,
+            "expandable_segments": result.config.expandable_segments,
+        },
         "external_annotations": [],
     }
 

@@ -6,7 +6,13 @@ from memkit.formats.records import tensor_bytes
 from memkit.formula.liveness import GRADIENT_OPS, SENDS_VIEWS
 from memkit.formula.model import Transformer, addition
 from memkit.formula.operations import SAME, Tensor, scope
-from memkit.formula.parameters import Parameter, block_parameters, of_blocks, one_of_each_kind, parameter_ledger
+from memkit.formula.parameters import (
+    Parameter,
+    block_parameters,
+    of_blocks,
+    one_of_each_kind,
+    parameter_ledger,
+)
 from memkit.formula.states import StateTensor, weight_tensors
 from memkit.models import ModelConfig
 from memkit.recipes import Precision
@@ -24,7 +30,9 @@ SENDS_VIEWS.add("gemm_4bit")
 
 
 @lru_cache(maxsize=64)
-def adapters_of_block(config: ModelConfig, adapter: AdapterConfig, mlp: str) -> tuple[Parameter, ...]:
+def adapters_of_block(
+    config: ModelConfig, adapter: AdapterConfig, mlp: str
+) -> tuple[Parameter, ...]:
     """The thin matrices of one block, two beside each target, in the order of the layers."""
     matrices = []
     for weight in block_parameters(config, mlp):
@@ -32,8 +40,16 @@ def adapters_of_block(config: ModelConfig, adapter: AdapterConfig, mlp: str) -> 
         if weight.is_matrix_product and name.rpartition(".")[2] in adapter.targets:
             (num_outputs, num_inputs), (out_axis, in_axis) = weight.shape, weight.axes.split()
             down, up = (adapter.rank, num_inputs), (num_outputs, adapter.rank)
-            matrices.append(Parameter(name=f"{name}.lora_a.weight", shape=down, kind="adapter", axes=f"r {in_axis}"))
-            matrices.append(Parameter(name=f"{name}.lora_b.weight", shape=up, kind="adapter", axes=f"{out_axis} r"))
+            matrices.append(
+                Parameter(
+                    name=f"{name}.lora_a.weight", shape=down, kind="adapter", axes=f"r {in_axis}"
+                )
+            )
+            matrices.append(
+                Parameter(
+                    name=f"{name}.lora_b.weight", shape=up, kind="adapter", axes=f"{out_axis} r"
+                )
+            )
     return tuple(matrices)
 
 
@@ -57,7 +73,9 @@ def is_in_4_bits(parameter: Parameter, adapter: AdapterConfig | None) -> bool:
     return has_4_bits and parameter.is_matrix_product and parameter.kind in ("attention", "mlp")
 
 
-def frozen_tensors(parameter: Parameter, precision: Precision, adapter: AdapterConfig) -> tuple[StateTensor, ...]:
+def frozen_tensors(
+    parameter: Parameter, precision: Precision, adapter: AdapterConfig
+) -> tuple[StateTensor, ...]:
     """A frozen weight, or what stands for it in 4 bits.
 
     Source: ``quantize_4bit`` of bitsandbytes 0.50: codes, their scales and the two maps, for each tensor anew.
@@ -83,7 +101,11 @@ def shared_maps(adapter: AdapterConfig | None) -> tuple[StateTensor, ...]:
     """The map of scales that bitsandbytes keeps once in a process, and copies for each layer in 4 bits."""
     if adapter is None or adapter.base != NF4:
         return ()
-    return (StateTensor(parameter="all", role="map of scales", shape=(256,), dtype="float32", part="weights"),)
+    return (
+        StateTensor(
+            parameter="all", role="map of scales", shape=(256,), dtype="float32", part="weights"
+        ),
+    )
 
 
 def trained_precision(precision: Precision, adapter: AdapterConfig | None) -> Precision:
@@ -114,8 +136,16 @@ class WithAdapters(Transformer):
     def tensor_of(self, parameter: Parameter) -> Tensor:
         """All that is no adapter is frozen, in QLoRA some of it in 4 bits."""
         adapter, is_adapter = self.setup.adapter, parameter.kind == "adapter"
-        dtype = NF4 if is_in_4_bits(parameter, adapter) else adapter.dtype if is_adapter else self.weight_dtype
-        return Tensor(parameter.axes, parameter.count, dtype, parameter=parameter, needs_grad=is_adapter)
+        dtype = (
+            NF4
+            if is_in_4_bits(parameter, adapter)
+            else adapter.dtype
+            if is_adapter
+            else self.weight_dtype
+        )
+        return Tensor(
+            parameter.axes, parameter.count, dtype, parameter=parameter, needs_grad=is_adapter
+        )
 
     def parameters_of_block(self, number: int) -> tuple[Parameter, ...]:
         """The adapters too."""
@@ -158,13 +188,17 @@ class WithAdapters(Transformer):
         It runs in the dtype that the model was loaded in and gives back its input's, whatever autocast says: no policy
         and no autocast knows ``gemm_4bit``. The scales, which are in 8 bits themselves, are made float32 first.
         """
-        graph, codes, bias = self.graph, self.parameters[f"{name}.weight"], self.parameters.get(f"{name}.bias")
+        graph = self.graph
+        codes = self.parameters[f"{name}.weight"]
+        bias = self.parameters.get(f"{name}.bias")
         scale_bytes = tensor_bytes(-(-codes.count // NF4_BLOCK), "float32")
         weight_bytes = tensor_bytes(codes.count, self.weight_dtype)
         wide = graph.cast(x, self.weight_dtype)
         # In the backward the weight stands beside the gradient, or with its scales before the gradient is there.
         scratch_bytes = max(weight_bytes, weight_bytes + scale_bytes - wide.num_bytes)
-        out = self.multiply("gemm_4bit", wide, codes, [bias] if bias else [], label, scratch_bytes=scratch_bytes)
+        out = self.multiply(
+            "gemm_4bit", wide, codes, [bias] if bias else [], label, scratch_bytes=scratch_bytes
+        )
         graph.bind(wide)
         without_mean = graph.scratch(scale_bytes)
         scales = graph.scratch(scale_bytes)

@@ -13,11 +13,22 @@ from typing import NamedTuple
 from memkit.formula.liveness import Block, Recorder
 from memkit.formula.parameters import Parameter, parameter_ledger, times_of
 from memkit.formula.run import Run, run_of
-from memkit.formula.states import StateTensor, gradient_tensors, optimizer_tensors, shared_tensors, weight_tensors
+from memkit.formula.states import (
+    StateTensor,
+    gradient_tensors,
+    optimizer_tensors,
+    shared_tensors,
+    weight_tensors,
+)
 from memkit.formula.update import place, write_states, write_update, write_weights
 from memkit.models import ModelConfig
 from memkit.recipes import OptimizerConfig, Precision
-from stepscope.formula.adapters import frozen_tensors, shared_maps, trained_parameters, trained_precision
+from stepscope.formula.adapters import (
+    frozen_tensors,
+    shared_maps,
+    trained_parameters,
+    trained_precision,
+)
 from stepscope.optimizers import SharesMaps
 from stepscope.setup import MIN_OFFLOADED, AdapterConfig, Job, Place
 
@@ -58,8 +69,10 @@ def job_state_bytes(job: Job | Standing) -> dict[str, int]:
     {'weights': 13510385664, 'gradients': 33554432, 'optimizer_states': 67108864}
     """
     totals = {"weights": 0, "gradients": 0, "optimizer_states": 0}
-    one_of_each = job._replace(model=job.model.one_of_each) if isinstance(job, Standing) else replace(
-        job, model=job.model.one_of_each
+    one_of_each = (
+        job._replace(model=job.model.one_of_each)
+        if isinstance(job, Standing)
+        else replace(job, model=job.model.one_of_each)
     )
     for tensor in _tensors(one_of_each):
         if not tensor.is_in_host:
@@ -68,7 +81,8 @@ def job_state_bytes(job: Job | Standing) -> dict[str, int]:
 
 
 def _tensors(job: Job | Standing) -> Iterator[StateTensor]:
-    trained, precision = trained_parameters(job.model, job.adapter), trained_precision(job.precision, job.adapter)
+    trained = trained_parameters(job.model, job.adapter)
+    precision = trained_precision(job.precision, job.adapter)
     if job.adapter is not None:
         for parameter in parameter_ledger(job.model):
             yield from frozen_tensors(parameter, job.precision, job.adapter)
@@ -107,17 +121,24 @@ def link_bytes(setup: Job) -> dict[str, int]:
     if parameters:
         gradients = (t for p in parameters for t in gradient_tensors(p, precision))
         weights = (t for p in parameters for t in weight_tensors(p, precision))
-        moved["gradients to the host"] = setup.grad_accum_steps * sum(t.num_bytes for t in gradients)
+        moved["gradients to the host"] = setup.grad_accum_steps * sum(
+            t.num_bytes for t in gradients
+        )
         moved["weights to the card"] = sum(t.num_bytes for t in weights)
     return moved
 
 
 def host_bytes(setup: Job) -> dict[str, int]:
     """Bytes that an optimizer on the host keeps there: a copy of weights and gradients, both pinned, and the states."""
-    parameters, precision = offloaded_parameters(setup), trained_precision(setup.precision, setup.adapter)
+    parameters = offloaded_parameters(setup)
+    precision = trained_precision(setup.precision, setup.adapter)
     states = (t for p in parameters for t in optimizer_tensors(p, precision, setup.optimizer))
     moved = list(link_bytes(replace(setup, grad_accum_steps=1)).values()) or [0, 0]
-    return {"weights": moved[1], "gradients": moved[0], "optimizer_states": sum(t.num_bytes for t in states)}
+    return {
+        "weights": moved[1],
+        "gradients": moved[0],
+        "optimizer_states": sum(t.num_bytes for t in states),
+    }
 
 
 class JobRun(Run):
@@ -128,7 +149,9 @@ class JobRun(Run):
 
     def check(self, setup: Job) -> None:
         if self.place == Place.IN_BACKWARD and isinstance(setup.optimizer.record, SharesMaps):
-            raise ValueError(f"{setup.optimizer.name} with place='in backward' has no formula for its peak; trace it")
+            raise ValueError(
+                f"{setup.optimizer.name} with place='in backward' has no formula for its peak; trace it"
+            )
 
     def left_out(self, setup: Job) -> str:
         return super().left_out(setup) if not self.has_adapter or setup.device == "cpu" else ""
@@ -146,7 +169,9 @@ class JobRun(Run):
     def write_states(self, setup: Job, record: Recorder) -> None:
         precision, parameters = self.trained(setup)
         is_in_host = setup.device == "cpu"  # whose memory counts there
-        write_states(setup, record, precision, parameters if is_in_host else self.on_card(parameters))
+        write_states(
+            setup, record, precision, parameters if is_in_host else self.on_card(parameters)
+        )
 
     def write_step(self, setup: Job, record: Recorder) -> None:
         precision, parameters = self.trained(setup)
@@ -159,11 +184,15 @@ class JobRun(Run):
         return () if self.has_adapter else super().gradient_dtypes(setup)
 
     def use(self, setup: Job, makes_states: bool) -> Callable[[Recorder, Block], bool] | None:
-        return partial(self.step_at_once, setup, makes_states) if self.place.frees_gradients else None
+        return (
+            partial(self.step_at_once, setup, makes_states) if self.place.frees_gradients else None
+        )
 
     def step_at_once(self, setup: Job, makes_states: bool, record: Recorder, block: Block) -> bool:
         """What an optimizer that frees gradients does with a finished one. Returns whether it frees this one."""
-        parameter, (_, where), precision = block.gradient_of.parameter, block.finished_by, self.trained(setup)[0]
+        parameter = block.gradient_of.parameter
+        _, where = block.finished_by
+        precision = self.trained(setup)[0]
         if self.place.is_on_host:
             return is_offloaded(parameter, self.place)
         num_events = len(record.events)
@@ -175,11 +204,15 @@ class JobRun(Run):
 
     def trained(self, setup: Job) -> tuple:
         """The dtypes of what is trained, and its parameters."""
-        return trained_precision(setup.precision, setup.adapter), trained_parameters(setup.model, setup.adapter)
+        return trained_precision(setup.precision, setup.adapter), trained_parameters(
+            setup.model, setup.adapter
+        )
 
     def on_card(self, parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
         """Those that step on the card."""
-        return tuple(parameter for parameter in parameters if not is_offloaded(parameter, self.place))
+        return tuple(
+            parameter for parameter in parameters if not is_offloaded(parameter, self.place)
+        )
 
 
 @cache

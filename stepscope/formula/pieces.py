@@ -56,7 +56,9 @@ class WithLossInPieces(Transformer):
         losses = []
         for part, of_part in zip(parts, wanted, strict=True):
             losses.append(graph.checkpoint(self.loss_of_piece, part, of_part, region=CastsAgain()))
-        total = reduce(lambda total, loss: graph.op("add", [total, loss], "", ways=(SAME, SAME)), losses)
+        total = reduce(
+            lambda total, loss: graph.op("add", [total, loss], "", ways=(SAME, SAME)), losses
+        )
         return graph.op("div", [total], "")
 
     def loss_of_piece(self, part: Tensor, targets: Tensor) -> Tensor:
@@ -73,7 +75,14 @@ class WithLossInPieces(Transformer):
             kept = graph.region.cast = Tensor(weight.axes, weight.count, dtype, "head weight")
         narrow = graph.cast(part, dtype)
         logits = graph.op(
-            "mm", [narrow, self.read_weight], "t v", dtype, name="logits", by="linear", out_by=None,
-            keeps=[narrow, kept], flops=2 * part.count * self.model.vocab_size,
+            "mm",
+            [narrow, self.read_weight],
+            "t v",
+            dtype,
+            name="logits",
+            by="linear",
+            out_by=None,
+            keeps=[narrow, kept],
+            flops=2 * part.count * self.model.vocab_size,
         )
         return self.cross_entropy(graph.cast(logits, "float32"), targets)

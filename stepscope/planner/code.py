@@ -29,7 +29,12 @@ LEARNING_RATES = {False: 2e-5, True: 2e-4}
 ADAPTED = {
     "gpt2": {"qkv": "c_attn", "output": "attn.c_proj", "up": "c_fc", "down": "mlp.c_proj"},
     "llama": {
-        "query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj", "gate": "gate_proj", "up": "up_proj",
+        "query": "q_proj",
+        "key": "k_proj",
+        "value": "v_proj",
+        "output": "o_proj",
+        "gate": "gate_proj",
+        "up": "up_proj",
         "down": "down_proj",
     },
 }
@@ -69,16 +74,25 @@ def code_of(plan: TrainingPlan, model: str = "plain") -> Code:
         raise ValueError(f"model={model!r} cannot say {plan.name}; not offered are {reason}")
     loads_model = model == "transformers"
     parts = (
-        rate_lines(plan), *(loaded_model_lines(plan) if loads_model else own_model_lines(plan)),
-        recomputation_lines(plan), layout_lines(plan), optimizer_lines(plan), step_lines(plan),
+        rate_lines(plan),
+        *(loaded_model_lines(plan) if loads_model else own_model_lines(plan)),
+        recomputation_lines(plan),
+        layout_lines(plan),
+        optimizer_lines(plan),
+        step_lines(plan),
     )
     named: dict[str, list[str]] = {}
     for module, _, name in sorted({name.partition(":") for part in parts for name in part.imports}):
         named.setdefault(module, []).append(name)
-    imports = ["import torch", *(f"from {module} import {', '.join(names)}" for module, names in named.items())]
+    imports = [
+        "import torch",
+        *(f"from {module} import {', '.join(names)}" for module, names in named.items()),
+    ]
     text = "\n\n".join(["\n".join(imports), *(part.text for part in parts if part.text)])
     pages_states = is_paged(plan.setup.optimizer.record)
-    return Code(text=text, libraries=tuple(named), loads_model=loads_model, pages_states=pages_states)
+    return Code(
+        text=text, libraries=tuple(named), loads_model=loads_model, pages_states=pages_states
+    )
 
 
 def why_not(plan: TrainingPlan, model: str) -> str:
@@ -105,19 +119,33 @@ def joined(lines: Iterable[str], *imports: str) -> Lines:
 def rate_lines(plan: TrainingPlan) -> Lines:
     """The learning rate, which is no part of the plan."""
     rate = LEARNING_RATES[plan.setup.adapter is not None]
-    return Lines(f"learning_rate = {rate}  # yours to choose, with a schedule: no byte depends on it")
+    return Lines(
+        f"learning_rate = {rate}  # yours to choose, with a schedule: no byte depends on it"
+    )
 
 
 def own_model_lines(plan: TrainingPlan) -> tuple[Lines, ...]:
     """This book's model in the plan's dtype, the adapters beside its frozen layers, and its loss."""
     setup, dtype, adapter = plan.setup, plan.setup.precision.weight_dtype, plan.setup.adapter
     cast = Lines(f"model = model.to(torch.{dtype})") if dtype != "float32" else Lines()
-    loss = Lines(f"model.loss_pieces = {setup.loss_pieces}  # the logits of one piece of the tokens at a time")
-    beside = Lines() if adapter is None else joined([
-        f"targets = {adapter.targets}",
-        f'adapter = AdapterConfig(rank={adapter.rank}, targets=targets, base="{adapter.base}")',
-        "model.requires_grad_(False)", "for block in model.blocks:", "    add_adapters(block, adapter)",
-    ], "stepscope.program:add_adapters", "stepscope.setup:AdapterConfig")
+    loss = Lines(
+        f"model.loss_pieces = {setup.loss_pieces}  # the logits of one piece of the tokens at a time"
+    )
+    beside = (
+        Lines()
+        if adapter is None
+        else joined(
+            [
+                f"targets = {adapter.targets}",
+                f'adapter = AdapterConfig(rank={adapter.rank}, targets=targets, base="{adapter.base}")',
+                "model.requires_grad_(False)",
+                "for block in model.blocks:",
+                "    add_adapters(block, adapter)",
+            ],
+            "stepscope.program:add_adapters",
+            "stepscope.setup:AdapterConfig",
+        )
+    )
     return cast, beside, loss if setup.loss_pieces > 1 else Lines()
 
 
@@ -125,21 +153,31 @@ def loaded_model_lines(plan: TrainingPlan) -> tuple[Lines, ...]:
     """What ``transformers`` loads, peft's adapters beside it, and a loss that makes no float32 copy of all logits."""
     setup, dtype, adapter = plan.setup, plan.setup.precision.weight_dtype, plan.setup.adapter
     choices, more, quantized = {"device_map": setup.device, "use_cache": False}, "", Lines()
-    if config_of(setup.model)["model_type"] == "gpt2":  # its gelu_new, operation by operation, keeps a third more
+    # GPT-2's gelu_new, operation by operation, keeps a third more
+    if config_of(setup.model)["model_type"] == "gpt2":
         drops = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), setup.dropout)
         choices |= {"activation_function": "gelu_pytorch_tanh"} | drops
     if adapter is not None and adapter.base == "nf4":
         more = ", quantization_config=in_4_bits"
-        quantized = joined([
-            "in_4_bits = BitsAndBytesConfig(",
-            '    load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,',
-            f"    bnb_4bit_compute_dtype=torch.{dtype},", ")",
-        ], "transformers:BitsAndBytesConfig")
+        quantized = joined(
+            [
+                "in_4_bits = BitsAndBytesConfig(",
+                '    load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,',
+                f"    bnb_4bit_compute_dtype=torch.{dtype},",
+                ")",
+            ],
+            "transformers:BitsAndBytesConfig",
+        )
     told = ", ".join(f"{key}={value!r}".replace("'", '"') for key, value in choices.items())
-    loaded = joined([
-        "model = AutoModelForCausalLM.from_pretrained(",
-        f'    "MODEL", dtype=torch.{dtype}{more},', f"    {told},", ")",
-    ], "transformers:AutoModelForCausalLM")
+    loaded = joined(
+        [
+            "model = AutoModelForCausalLM.from_pretrained(",
+            f'    "MODEL", dtype=torch.{dtype}{more},',
+            f"    {told},",
+            ")",
+        ],
+        "transformers:AutoModelForCausalLM",
+    )
     return quantized, loaded, loaded_loss_lines(setup.loss_pieces), peft_lines(plan)
 
 
@@ -147,20 +185,37 @@ def loaded_loss_lines(num_pieces: int) -> Lines:
     """The mean over the targets, as a whole or in pieces; -100 is no target, as in torch's own."""
     head = ["body, head = model.base_model, model.get_output_embeddings()", ""]
     if num_pieces == 1:
-        return joined([
-            *head, "def loss_of(inputs, targets):  # the model's own would make a float32 copy of the logits",
-            "    logits = head(body(input_ids=inputs).last_hidden_state)",
-            "    return cross_entropy(logits.flatten(0, 1), targets.flatten())", "", "model.forward = loss_of",
-        ], "torch.nn.functional:cross_entropy")
-    return joined([
-        *head, "def loss_of_piece(hidden, targets):",
-        '    return cross_entropy(head(hidden).float(), targets, reduction="sum")', "",
-        "def loss_of(inputs, targets):  # the logits of one piece are there at a time, and made again in the backward",
-        "    hidden, targets = body(input_ids=inputs).last_hidden_state.flatten(0, 1), targets.flatten()",
-        f"    pieces = zip(hidden.chunk({num_pieces}), targets.chunk({num_pieces}))",
-        "    total = sum(checkpoint(loss_of_piece, *piece, use_reentrant=False) for piece in pieces)",
-        "    return total / (targets != -100).sum()", "", "model.forward = loss_of",
-    ], "torch.nn.functional:cross_entropy", "torch.utils.checkpoint:checkpoint")
+        return joined(
+            [
+                *head,
+                "def loss_of(inputs, targets):  # the model's own would make a float32 copy of the logits",
+                "    logits = head(body(input_ids=inputs).last_hidden_state)",
+                "    return cross_entropy(logits.flatten(0, 1), targets.flatten())",
+                "",
+                "model.forward = loss_of",
+            ],
+            "torch.nn.functional:cross_entropy",
+        )
+    return joined(
+        [
+            *head,
+            "def loss_of_piece(hidden, targets):",
+            '    return cross_entropy(head(hidden).float(), targets, reduction="sum")',
+            "",
+            (
+                "def loss_of(inputs, targets):  "
+                "# the logits of one piece are there at a time, and made again in the backward"
+            ),
+            "    hidden, targets = body(input_ids=inputs).last_hidden_state.flatten(0, 1), targets.flatten()",
+            f"    pieces = zip(hidden.chunk({num_pieces}), targets.chunk({num_pieces}))",
+            "    total = sum(checkpoint(loss_of_piece, *piece, use_reentrant=False) for piece in pieces)",
+            "    return total / (targets != -100).sum()",
+            "",
+            "model.forward = loss_of",
+        ],
+        "torch.nn.functional:cross_entropy",
+        "torch.utils.checkpoint:checkpoint",
+    )
 
 
 def peft_lines(plan: TrainingPlan) -> Lines:
@@ -168,9 +223,14 @@ def peft_lines(plan: TrainingPlan) -> Lines:
     setup, adapter = plan.setup, plan.setup.adapter
     if adapter is None:
         return Lines()
-    targets = [ADAPTED["gpt2" if setup.model.fuses_qkv else "llama"][each] for each in adapter.targets]
+    targets = [
+        ADAPTED["gpt2" if setup.model.fuses_qkv else "llama"][each] for each in adapter.targets
+    ]
     config = f"LoraConfig(r={adapter.rank}, lora_alpha={2 * adapter.rank}, target_modules=targets)"
-    lines = [f"targets = {targets}", f"adapted = get_peft_model(model, {config})  # its layers are now the model's"]
+    lines = [
+        f"targets = {targets}",
+        f"adapted = get_peft_model(model, {config})  # its layers are now the model's",
+    ]
     return joined(lines, "peft:LoraConfig", "peft:get_peft_model")
 
 
@@ -182,34 +242,57 @@ def recomputation_lines(plan: TrainingPlan) -> Lines:
     strategy = plan.setup.recomputation
     if strategy == NONE:
         return Lines()
-    imports, lines, arguments = ["functools:partial", "torch.utils.checkpoint:checkpoint"], [], "use_reentrant=False"
+    imports = ["functools:partial", "torch.utils.checkpoint:checkpoint"]
+    lines = []
+    arguments = "use_reentrant=False"
     if strategy.scope == "core":
-        return joined([
-            "for block in model.blocks:", "    core = block.attention.core",
-            f"    block.attention.core = partial(checkpoint, core, {arguments})",
-        ], *imports)
+        return joined(
+            [
+                "for block in model.blocks:",
+                "    core = block.attention.core",
+                f"    block.attention.core = partial(checkpoint, core, {arguments})",
+            ],
+            *imports,
+        )
     if strategy.saved_ops:
-        names = ("CheckpointPolicy",) * strategy.saves_every_second + ("create_selective_checkpoint_contexts",)
+        names = ("CheckpointPolicy",) * strategy.saves_every_second + (
+            "create_selective_checkpoint_contexts",
+        )
         imports += [f"torch.utils.checkpoint:{name}" for name in names]
-        lines, arguments = [*strategy.code.splitlines()[:-1], ""], f"{arguments}, context_fn=context_fn"
+        lines = [*strategy.code.splitlines()[:-1], ""]
+        arguments = f"{arguments}, context_fn=context_fn"
     regions = strategy.regions(plan.setup.model.num_layers)
-    size, num_again = len(regions[0][0]), sum(len(blocks) for blocks, is_again in regions if is_again)
+    size = len(regions[0][0])
+    num_again = sum(len(blocks) for blocks, is_again in regions if is_again)
     if size == 1:
         chosen = BLOCKS if strategy.period == 1 else f"{BLOCKS}[::{strategy.period}]"
         chosen += f"[:{num_again}]" if strategy.num_segments or strategy.num_again else ""
-        return joined([
-            *lines, f"for block in {chosen}:",
-            f"    block.forward = partial(checkpoint, block.forward, {arguments})",
-        ], *imports)
-    return joined([
-        *lines, "def in_turn(runs, x, *args, **kwargs):", "    for run in runs:",
-        "        x = run(x, *args, **kwargs)", "    return x", "", f"blocks = {BLOCKS}",
-        f"for start in range(0, {num_again}, {size}):  # the first of a group runs all of it, the others hand on",
-        f"    group = blocks[start:start + {size}]",
-        "    run = partial(in_turn, [block.forward for block in group])",
-        f"    group[0].forward = partial(checkpoint, run, {arguments})",
-        "    for block in group[1:]:", "        block.forward = lambda x, *args, **kwargs: x",
-    ], *imports)
+        return joined(
+            [
+                *lines,
+                f"for block in {chosen}:",
+                f"    block.forward = partial(checkpoint, block.forward, {arguments})",
+            ],
+            *imports,
+        )
+    return joined(
+        [
+            *lines,
+            "def in_turn(runs, x, *args, **kwargs):",
+            "    for run in runs:",
+            "        x = run(x, *args, **kwargs)",
+            "    return x",
+            "",
+            f"blocks = {BLOCKS}",
+            f"for start in range(0, {num_again}, {size}):  # the first of a group runs all of it, the others hand on",
+            f"    group = blocks[start:start + {size}]",
+            "    run = partial(in_turn, [block.forward for block in group])",
+            f"    group[0].forward = partial(checkpoint, run, {arguments})",
+            "    for block in group[1:]:",
+            "        block.forward = lambda x, *args, **kwargs: x",
+        ],
+        *imports,
+    )
 
 
 def layout_lines(plan: TrainingPlan) -> Lines:
@@ -220,9 +303,12 @@ def layout_lines(plan: TrainingPlan) -> Lines:
     head = f"# torchrun --nproc-per-node {layout.world_size}, after torch.distributed.init_process_group()"
     if not layout.is_fully_sharded:
         view = ", gradient_as_bucket_view=True" if layout.gradient_as_bucket_view else ""
-        return joined([head, f"model = DistributedDataParallel(model{view})"],
-                      "torch.nn.parallel:DistributedDataParallel")
-    names, choices = ["fully_shard"], [f'mesh=init_device_mesh("{plan.setup.device}", ({layout.world_size},))']
+        return joined(
+            [head, f"model = DistributedDataParallel(model{view})"],
+            "torch.nn.parallel:DistributedDataParallel",
+        )
+    names = ["fully_shard"]
+    choices = [f'mesh=init_device_mesh("{plan.setup.device}", ({layout.world_size},))']
     dtypes = {key: getattr(layout, key) for key in ("param_dtype", "reduce_dtype")}
     if said := ", ".join(f"{key}=torch.{dtype}" for key, dtype in dtypes.items() if dtype):
         names.append("MixedPrecisionPolicy")
@@ -230,11 +316,19 @@ def layout_lines(plan: TrainingPlan) -> Lines:
     if layout.offloads:
         names.append("CPUOffloadPolicy")
         choices.append("offload_policy=CPUOffloadPolicy()")
-    return joined([
-        head, "choices = dict(", *(f"    {choice}," for choice in choices), ")", f"for block in {BLOCKS}:",
-        f"    fully_shard(block, reshard_after_forward={layout.stage == 3}, **choices)",
-        "fully_shard(model, **choices)  # the rest stays whole from the forward's start to the backward's end",
-    ], "torch.distributed.device_mesh:init_device_mesh", *(f"torch.distributed.fsdp:{name}" for name in names))
+    return joined(
+        [
+            head,
+            "choices = dict(",
+            *(f"    {choice}," for choice in choices),
+            ")",
+            f"for block in {BLOCKS}:",
+            f"    fully_shard(block, reshard_after_forward={layout.stage == 3}, **choices)",
+            "fully_shard(model, **choices)  # the rest stays whole from the forward's start to the backward's end",
+        ],
+        "torch.distributed.device_mesh:init_device_mesh",
+        *(f"torch.distributed.fsdp:{name}" for name in names),
+    )
 
 
 def optimizer_lines(plan: TrainingPlan) -> Lines:
@@ -244,30 +338,57 @@ def optimizer_lines(plan: TrainingPlan) -> Lines:
     name = made_by.replace("torch.optim:", "torch.optim.").rpartition(":")[2]
     if "torch.optim." not in name:
         imports.append(made_by)
-    keywords = {"lr": "learning_rate"} | setup.optimizer.record.keywords(setup.optimizer.implementation)
+    keywords = {"lr": "learning_rate"} | setup.optimizer.record.keywords(
+        setup.optimizer.implementation
+    )
     if plan.rounds_at_random:
         keywords["bf16_stochastic_round"] = True
     more = ", ".join(f"{key}={value}" for key, value in keywords.items())
-    trained = "[p for p in model.parameters() if p.requires_grad]" if setup.adapter else "model.parameters()"
+    trained = (
+        "[p for p in model.parameters() if p.requires_grad]"
+        if setup.adapter
+        else "model.parameters()"
+    )
     if write := written_by(setup):
         own = precision.gradient_dtype != precision.weight_dtype
-        dtype = ["for p in model.parameters():", f"    p.grad_dtype = torch.{precision.gradient_dtype}", ""] * own
+        dtype = [
+            "for p in model.parameters():",
+            f"    p.grad_dtype = torch.{precision.gradient_dtype}",
+            "",
+        ] * own
         made = f'optimizer = SixteenBitAdamW(model.parameters(), lr=learning_rate, write="{write}")'
         return joined([*dtype, made], "memkit.low_precision:SixteenBitAdamW")
     if place == Place.IN_BACKWARD:
-        return joined([
-            f"optimizers = {{p: {name}([p], {more}) for p in {trained}}}", "",
-            "def step_and_free(p):  # no gradient is there with the others, so that none is clipped by their norm",
-            "    optimizers[p].step()", "    optimizers[p].zero_grad()", "",
-            "for p in optimizers:", "    p.register_post_accumulate_grad_hook(step_and_free)",
-        ], *imports)
+        return joined(
+            [
+                f"optimizers = {{p: {name}([p], {more}) for p in {trained}}}",
+                "",
+                "def step_and_free(p):  # no gradient is there with the others, so that none is clipped by their norm",
+                "    optimizers[p].step()",
+                "    optimizers[p].zero_grad()",
+                "",
+                "for p in optimizers:",
+                "    p.register_post_accumulate_grad_hook(step_and_free)",
+            ],
+            *imports,
+        )
     if place.is_on_host:
-        hook = ["", "for p in on_host:", "    p.register_post_accumulate_grad_hook(to_host)"] * place.frees_gradients
-        return joined([
-            f'on_host = {{p: p.detach().to("cpu", torch.float32) for p in {trained}}}  # what is stepped',
-            f"optimizer = {name}(on_host.values(), {more})", "", "def to_host(p):",
-            '    on_host[p].grad, p.grad = p.grad.to("cpu", torch.float32), None', *hook,
-        ], *imports)
+        hook = [
+            "",
+            "for p in on_host:",
+            "    p.register_post_accumulate_grad_hook(to_host)",
+        ] * place.frees_gradients
+        return joined(
+            [
+                f'on_host = {{p: p.detach().to("cpu", torch.float32) for p in {trained}}}  # what is stepped',
+                f"optimizer = {name}(on_host.values(), {more})",
+                "",
+                "def to_host(p):",
+                '    on_host[p].grad, p.grad = p.grad.to("cpu", torch.float32), None',
+                *hook,
+            ],
+            *imports,
+        )
     if plan.layout and plan.layout.stage == 1:
         imports.append("torch.distributed.optim:ZeroRedundancyOptimizer")
         return joined([f"optimizer = ZeroRedundancyOptimizer({trained}, {name}, {more})"], *imports)
@@ -287,16 +408,23 @@ def step_lines(plan: TrainingPlan) -> Lines:
         *["    for p in on_host:", "        to_host(p)"] * (setup.place == Place.ON_HOST),
         *["    scaler.unscale_(optimizer)"] * scales,
         f"    torch.nn.utils.clip_grad_norm_({clipped}, 1.0)",
-        *(["    scaler.step(optimizer)", "    scaler.update()"] if scales else ["    optimizer.step()"]),
+        *(
+            ["    scaler.step(optimizer)", "    scaler.update()"]
+            if scales
+            else ["    optimizer.step()"]
+        ),
         "    optimizer.zero_grad()",
         *["    for p, copy in on_host.items():", "        p.data.copy_(copy)"] * is_on_host,
     ]
-    return joined([
-        *[f'scaler = torch.amp.GradScaler("{setup.device}")', ""] * scales,
-        "def step():  # of token ids: nothing padded on the left, nothing packed",
-        f"    for _ in range({steps}):  # micro-batches of {setup.micro_batch_size} × {setup.seq_len}",
-        "        inputs, targets = next(batches)", *forward,
-        "        scaler.scale(loss).backward()" if scales else "        loss.backward()",
-        *([] if setup.place == Place.IN_BACKWARD else update),
-        f"    return loss.detach(){f' * {steps}' * (steps > 1)}",
-    ])
+    return joined(
+        [
+            *[f'scaler = torch.amp.GradScaler("{setup.device}")', ""] * scales,
+            "def step():  # of token ids: nothing padded on the left, nothing packed",
+            f"    for _ in range({steps}):  # micro-batches of {setup.micro_batch_size} × {setup.seq_len}",
+            "        inputs, targets = next(batches)",
+            *forward,
+            "        scaler.scale(loss).backward()" if scales else "        loss.backward()",
+            *([] if setup.place == Place.IN_BACKWARD else update),
+            f"    return loss.detach(){f' * {steps}' * (steps > 1)}",
+        ]
+    )

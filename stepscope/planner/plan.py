@@ -36,8 +36,15 @@ DIGITS = 1.35
 """A little more than full recomputation takes, 4/3 of the time: what runs again gives the same digits."""
 
 FACTORS = {
-    AT_RANDOM: 1.05, SUMMED: 1.25, IN_8_BITS: DIGITS, ROUNDED: DIGITS, NOT_CLIPPED: DIGITS, FOUR_BITS: DIGITS,
-    IN_4_BITS: 1.8, NARROW_STATES: 2.0, ADAPTERS_ONLY: 3.0,
+    AT_RANDOM: 1.05,
+    SUMMED: 1.25,
+    IN_8_BITS: DIGITS,
+    ROUNDED: DIGITS,
+    NOT_CLIPPED: DIGITS,
+    FOUR_BITS: DIGITS,
+    IN_4_BITS: 1.8,
+    NARROW_STATES: 2.0,
+    ADAPTERS_ONLY: 3.0,
 }
 """What a plan may give up besides time, and by which factor its time counts then: a judgement, and no measurement.
 
@@ -59,7 +66,9 @@ def written_by(job: Job) -> str:
     """How ``SixteenBitAdamW`` keeps what rounding to 16 bits takes, or '' where torch's optimizers step alone."""
     if job.place.is_on_host:  # the copy is the host's, and is what steps
         return ""
-    return "kahan" if job.precision.remainder_dtype else "master" if job.precision.master_dtype else ""
+    return (
+        "kahan" if job.precision.remainder_dtype else "master" if job.precision.master_dtype else ""
+    )
 
 
 def is_narrow(dtype: str) -> bool:
@@ -90,7 +99,11 @@ class TrainingPlan:
         largest = max(parameter.count for parameter in parameter_ledger(setup.model))
         stands = resting_bytes(Standing(setup.model, setup.precision, setup.optimizer))
         step = Instant(
-            name="optimizer peak", **stands, activations=0, temporary=(OWN_STEP[write] + gradient) * largest, step=2,
+            name="optimizer peak",
+            **stands,
+            activations=0,
+            temporary=(OWN_STEP[write] + gradient) * largest,
+            step=2,
         )
         return max(peak, step, key=lambda instant: instant.total_bytes)
 
@@ -116,7 +129,9 @@ class TrainingPlan:
         if layout is not None and layout.is_fully_sharded:
             return kept
         states = resting_bytes(standing_of(setup))
-        stands = states["weights"] + (states["optimizer_states"] if layout is None or layout.stage == 0 else 0)
+        stands = states["weights"] + (
+            states["optimizer_states"] if layout is None or layout.stage == 0 else 0
+        )
         gradients = 0 if setup.place.frees_gradients else states["gradients"]
         return stands + (kept + gradients if setup.grad_accum_steps > 1 else max(kept, gradients))
 
@@ -176,7 +191,10 @@ class TrainingPlan:
     @property
     def scales_loss(self) -> bool:
         """Whether gradients are float16 on their way, so that small ones are lost without a GradScaler."""
-        return "float16" in (self.setup.precision.compute_dtype, self.layout and self.layout.param_dtype)
+        return "float16" in (
+            self.setup.precision.compute_dtype,
+            self.layout and self.layout.param_dtype,
+        )
 
     @cached_property
     def gives_up(self) -> tuple[str, ...]:
@@ -191,7 +209,9 @@ class TrainingPlan:
             keeps_all = precision.master_dtype or precision.remainder_dtype
             if is_narrow(precision.weight_dtype) and not keeps_all:
                 given.add(AT_RANDOM if self.rounds_at_random else ROUNDED)
-            moments = [state.dtype or precision.moment_dtype for state in record.states if state.is_moment]
+            moments = [
+                state.dtype or precision.moment_dtype for state in record.states if state.is_moment
+            ]
             if any(map(is_narrow, moments)) and not is_quantized(record):
                 given.add(NARROW_STATES)
             given |= {SUMMED} if self.sums_narrow else set()
@@ -202,7 +222,11 @@ class TrainingPlan:
     def rounds_at_random(self) -> bool:
         """Whether a rounded update is right on average: torchao's optimizers can round so."""
         is_torchaos = self.setup.optimizer.record.made_by.startswith("torchao.")
-        return is_torchaos and self.setup.precision.weight_dtype == "bfloat16" and self.setup.adapter is None
+        return (
+            is_torchaos
+            and self.setup.precision.weight_dtype == "bfloat16"
+            and self.setup.adapter is None
+        )
 
     @property
     def sums_narrow(self) -> bool:
@@ -210,7 +234,9 @@ class TrainingPlan:
         setup, layout = self.setup, self.layout
         own, accumulates = setup.precision.gradient_dtype, setup.grad_accum_steps > 1
         if layout is None or not layout.is_fully_sharded:
-            return is_narrow(own) and (accumulates or (layout is not None and layout.world_size > 1))
+            return is_narrow(own) and (
+                accumulates or (layout is not None and layout.world_size > 1)
+            )
         reduced = layout.reduce_dtype or layout.param_dtype or own
         return is_narrow(reduced) or (is_narrow(own) and accumulates)
 
@@ -233,7 +259,9 @@ class TrainingPlan:
     def cut(self) -> str:
         """What runs again, how the batch is cut, and how the run is spread."""
         setup = self.setup
-        again = {NONE: "", FULL: "full recomputation, "}.get(setup.recomputation, f"{setup.recomputation.name}, ")
+        again = {NONE: "", FULL: "full recomputation, "}.get(
+            setup.recomputation, f"{setup.recomputation.name}, "
+        )
         spread = f", {self.layout.name}" if self.layout else ""
         if self.layout and self.layout.gradient_as_bucket_view:
             spread += ", gradients in the buckets"
@@ -250,7 +278,9 @@ class TrainingPlan:
         kept = inside if self.layout and self.layout.param_dtype else setup.precision.name
         place = "" if setup.place == Place.AFTER_BACKWARD else f" {setup.place}"
         if setup.adapter:
-            kept = f"{'QLoRA' if setup.adapter.base == 'nf4' else 'LoRA'} of rank {setup.adapter.rank}"
+            kept = (
+                f"{'QLoRA' if setup.adapter.base == 'nf4' else 'LoRA'} of rank {setup.adapter.rank}"
+            )
         return f"{kept}, {setup.optimizer.name}{place}"
 
 
@@ -287,12 +317,24 @@ def kept_bytes(setup: Job, weight_dtype: str = "", compute_dtype: str = "") -> i
     """
     strategy, num_layers, precision = setup.recomputation, setup.model.num_layers, setup.precision
     one = OneSequence(
-        model=setup.model, seq_len=setup.seq_len, attention=setup.attention, dropout=setup.dropout,
-        uses_fused_norm=setup.uses_fused_norm, upcasts_logits=setup.upcasts_logits, device=setup.device,
-        weight_dtype=weight_dtype or precision.weight_dtype, compute_dtype=compute_dtype or precision.compute_dtype,
-        adapter=setup.adapter, loss_pieces=setup.loss_pieces if setup.seq_len % setup.loss_pieces == 0 else 1,
+        model=setup.model,
+        seq_len=setup.seq_len,
+        attention=setup.attention,
+        dropout=setup.dropout,
+        uses_fused_norm=setup.uses_fused_norm,
+        upcasts_logits=setup.upcasts_logits,
+        device=setup.device,
+        weight_dtype=weight_dtype or precision.weight_dtype,
+        compute_dtype=compute_dtype or precision.compute_dtype,
+        adapter=setup.adapter,
+        loss_pieces=setup.loss_pieces if setup.seq_len % setup.loss_pieces == 0 else 1,
     )
-    if strategy.scope != "blocks" or strategy.saved_ops or strategy == FULL or len(setup.model.blocks_by_kind) > 1:
+    if (
+        strategy.scope != "blocks"
+        or strategy.saved_ops
+        or strategy == FULL
+        or len(setup.model.blocks_by_kind) > 1
+    ):
         return kept_by(one._replace(recomputation=strategy))
     none, full = kept_by(one), kept_by(one._replace(recomputation=FULL))
     num_regions, num_blocks = run_again(strategy, num_layers)
@@ -305,6 +347,10 @@ def kept_by(one: OneSequence) -> int:
     choices = one._asdict()
     dtypes = {name: choices.pop(name) for name in ("weight_dtype", "compute_dtype")}
     job, model = Job(**choices, precision=Precision(name="", **dtypes)), one.model
-    shared = 8 * one.seq_len * (model.head_dim + 1) + (one.seq_len * one.seq_len if one.attention == "stored" else 0)
-    shared += model.num_layers * round_up(4 * num_experts_of(model)) + 2 * round_up(1) * one.loss_pieces
+    shared = 8 * one.seq_len * (model.head_dim + 1) + (
+        one.seq_len * one.seq_len if one.attention == "stored" else 0
+    )
+    shared += (
+        model.num_layers * round_up(4 * num_experts_of(model)) + 2 * round_up(1) * one.loss_pieces
+    )
     return max(activation_bytes(job) - shared, 0)

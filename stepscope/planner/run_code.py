@@ -32,7 +32,9 @@ def traced(plan: TrainingPlan, model: str = "plain") -> TrainingPlan:
     """
     try:
         short = replace(plan, setup=as_high(plan.setup))
-        return replace(plan, traced_bytes=traced_bytes(code_of(short, model), short.setup, plan.layout))
+        return replace(
+            plan, traced_bytes=traced_bytes(code_of(short, model), short.setup, plan.layout)
+        )
     except ImportError:
         return plan
 
@@ -66,7 +68,9 @@ def import_libraries(code: Code) -> None:
         import_module(library)
 
 
-def run_text(code: Code, setup: Job, layout: Layout | None = None, seen: dict | None = None) -> Callable:
+def run_text(
+    code: Code, setup: Job, layout: Layout | None = None, seen: dict | None = None
+) -> Callable:
     """Execute the text with what it needs from its reader, and give back its step. ``seen`` gets its names."""
     from memkit.program.transformer import random_batches
     from stepscope.program.job import Transformer
@@ -85,20 +89,27 @@ def run_text(code: Code, setup: Job, layout: Layout | None = None, seen: dict | 
 def stand_ins(setup: Job, code: Code) -> Iterator:
     """What is put in the place of files on the disk, and of memory that only CUDA's driver gives."""
     if code.loads_model:
-        yield patch("transformers.AutoModelForCausalLM.from_pretrained", partial(made_from_config, setup))
+        yield patch(
+            "transformers.AutoModelForCausalLM.from_pretrained", partial(made_from_config, setup)
+        )
     if code.pages_states:
         yield patch("bitsandbytes.functional.get_paged", paged_on_host)
-        yield patch("bitsandbytes.functional.fill", lambda tensor, value, **_: tensor)  # zeros that nobody touches
+        # zeros that nobody touches
+        yield patch("bitsandbytes.functional.fill", lambda tensor, value, **_: tensor)
         yield patch("bitsandbytes.functional.prefetch_tensor", lambda tensor, to_cpu=False: None)
 
 
-def made_from_config(setup: Job, name: str, *, dtype, device_map: str, quantization_config=None, **choices):
+def made_from_config(
+    setup: Job, name: str, *, dtype, device_map: str, quantization_config=None, **choices
+):
     """What ``from_pretrained`` loads: the family's module in ``dtype``, and in 4 bits where that is asked."""
     from stepscope.program.hugging_face import hugging_face_model
 
     dtype = str(dtype).removeprefix("torch.")
     try:
-        model = hugging_face_model(config_of(setup.model) | choices, dtype=dtype).to(device_map).train()
+        model = (
+            hugging_face_model(config_of(setup.model) | choices, dtype=dtype).to(device_map).train()
+        )
     except ValueError as error:  # transformers is not there, or does not load
         raise ImportError(str(error)) from error
     if quantization_config is not None:
@@ -114,8 +125,11 @@ def put_in_4_bits(model) -> None:
 
     for parent in list(model.modules()):
         for name, layer in list(parent.named_children()):
-            if type(layer).__name__ == "Conv1D":  # GPT-2's linear layer, its matrix the other way round
-                linear = nn.Linear(*layer.weight.shape, device=layer.weight.device, dtype=layer.weight.dtype)
+            # GPT-2's linear layer, its matrix the other way round
+            if type(layer).__name__ == "Conv1D":
+                linear = nn.Linear(
+                    *layer.weight.shape, device=layer.weight.device, dtype=layer.weight.dtype
+                )
                 setattr(parent, name, in_4_bits(linear))
             elif isinstance(layer, nn.Linear) and name != "lm_head":
                 setattr(parent, name, in_4_bits(layer))
@@ -126,6 +140,7 @@ def paged_on_host(*shape: int, dtype, device):
     """A state that the driver moves: on the host, where torch's allocator counts none of it."""
     import torch
 
-    tensor = torch.zeros(1, dtype=dtype, device="cpu").expand(shape)  # a state of gigabytes would be real here
+    # a state of gigabytes would be real here
+    tensor = torch.zeros(1, dtype=dtype, device="cpu").expand(shape)
     tensor.is_paged, tensor.page_deviceid = True, 0
     return tensor

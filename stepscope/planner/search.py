@@ -16,7 +16,15 @@ from itertools import chain
 from memkit.cards import Card
 from memkit.models import ModelConfig
 from memkit.strategies import NONE
-from memkit.units import Printable, Text, aligned_table, as_one_of, as_whole_number, format_bytes, on_page
+from memkit.units import (
+    Printable,
+    Text,
+    aligned_table,
+    as_one_of,
+    as_whole_number,
+    format_bytes,
+    on_page,
+)
 from stepscope.planner.code import MODELS, why_not
 from stepscope.planner.plan import FACTORS, HOST_SHARE, TrainingPlan
 from stepscope.planner.run_code import traced
@@ -67,7 +75,14 @@ class PlansFound(Printable):
     def chosen(self) -> TrainingPlan | None:
         """The first that fits as surely by the trace of its own code, or, where no trace follows that, by formula."""
         pairs = ((plan, traced(plan, self.kind)) for plan in self.fitting)
-        return next((run for plan, run in pairs if run.fits_at_worst or (run.fits and not plan.fits_at_worst)), None)
+        return next(
+            (
+                run
+                for plan, run in pairs
+                if run.fits_at_worst or (run.fits and not plan.fits_at_worst)
+            ),
+            None,
+        )
 
     @cached_property
     def front(self) -> tuple[TrainingPlan, ...]:
@@ -78,10 +93,16 @@ class PlansFound(Printable):
         if len(self.plans) <= NUM_SHOWN:
             return tuple(self.fitting)
         at_worst, stairs = self.first is not None and self.first.fits_at_worst, []
-        for plan in sorted(self.in_order, key=lambda plan: (plan.factor, plan.seconds, *among_equals(plan))):
+        for plan in sorted(
+            self.in_order, key=lambda plan: (plan.factor, plan.seconds, *among_equals(plan))
+        ):
             if stairs and plan.seconds >= stairs[-1].seconds:
                 continue
-            if plan.may_fit_at_worst and plan.fits_at_worst if at_worst else plan.may_fit and plan.fits:
+            if (
+                plan.may_fit_at_worst and plan.fits_at_worst
+                if at_worst
+                else plan.may_fit and plan.fits
+            ):
                 stairs.append(plan)
         return tuple(sorted(stairs, key=lambda plan: plan.price))
 
@@ -122,11 +143,17 @@ class PlansFound(Printable):
         least = min(plan.seconds for plan in self.front)
         head, rows = ["peak", "at worst", "time", "price"], []
         for plan in self.front:
-            sizes = format_bytes(plan.peak_bytes), f"{format_bytes(plan.fit.least_bytes)} left".replace("-", "−")
+            sizes = (
+                format_bytes(plan.peak_bytes),
+                f"{format_bytes(plan.fit.least_bytes)} left".replace("-", "−"),
+            )
             rows.append([*sizes, f"{plan.seconds / least:.2f}×", f"{plan.price / first:.2f}×"])
         given = [", ".join(plan.gives_up) or "nothing but time" for plan in self.front]
         named = zip(self.front, rows, given, strict=True)
-        flat = [["plan", *head, "gives up"], *([plan.name, *row, words] for plan, row, words in named)]
+        flat = [
+            ["plan", *head, "gives up"],
+            *([plan.name, *row, words] for plan, row, words in named),
+        ]
         name, rule, *lines = aligned_table([head, *rows]).splitlines()
         pairs = zip(lines, self.front, given, strict=True)
         below = (f"{line}\n  {plan.name}\n  gives up: {words}" for line, plan, words in pairs)
@@ -136,7 +163,10 @@ class PlansFound(Printable):
         parts = [self.table()] if self.front else []
         if self.missed:
             short = [f"{plan.name}: {too_much(plan)}" for plan in self.missed]
-            parts.append("Nearest of those that have a lower price and do not fit as surely:\n" + "\n".join(short))
+            parts.append(
+                "Nearest of those that have a lower price and do not fit as surely:\n"
+                + "\n".join(short)
+            )
         chosen = self.chosen
         words = chosen_in_words(chosen), self.why(chosen) if chosen else ""
         return on_page(*parts, rule_in_words(), self.not_tried, *words)
@@ -159,7 +189,11 @@ def chosen_in_words(plan: TrainingPlan | None) -> str:
     if plan is None:
         return "Nothing fits."
     promised = f"promised {format_bytes(plan.peak_bytes)}"
-    how = f"its code traced at {format_bytes(plan.traced_bytes)}" if plan.traced_bytes else "not traced: no torch here"
+    how = (
+        f"its code traced at {format_bytes(plan.traced_bytes)}"
+        if plan.traced_bytes
+        else "not traced: no torch here"
+    )
     host = f" The host holds {format_bytes(plan.host_bytes)}." if plan.host_bytes else ""
     setup, many = plan.setup, "es" if plan.setup.grad_accum_steps > 1 else ""
     step = f"A step is {setup.grad_accum_steps} micro-batch{many} of {setup.micro_batch_size} × {setup.seq_len} tokens"
@@ -176,8 +210,15 @@ def too_much(plan: TrainingPlan) -> str:
 
 
 def find_plans(
-    model: ModelConfig, card: Card, *, tokens_per_step: int, seq_len: int, num_cards: int = 1,
-    adapter: AdapterConfig | None = None, host_room_bytes: int | None = None, code: str = "plain",
+    model: ModelConfig,
+    card: Card,
+    *,
+    tokens_per_step: int,
+    seq_len: int,
+    num_cards: int = 1,
+    adapter: AdapterConfig | None = None,
+    host_room_bytes: int | None = None,
+    code: str = "plain",
 ) -> PlansFound:
     """Every plan for a model on so many equal cards with so many tokens between two optimizer steps, over all cards.
 
@@ -204,7 +245,9 @@ def find_plans(
     is_ours = as_one_of("code", code, MODELS) == "plain"
     job = Job(model=model, seq_len=seq_len, uses_fused_norm=is_ours)
     if adapter is not None and num_cards > 1:
-        raise ValueError(f"adapter={adapter!r} on num_cards={num_cards}: adapters are planned for one card")
+        raise ValueError(
+            f"adapter={adapter!r} on num_cards={num_cards}: adapters are planned for one card"
+        )
     if host_room_bytes is None:
         host_room_bytes = HOST_SHARE * num_cards * card.memory_bytes
     plans = tuple(
@@ -212,7 +255,8 @@ def find_plans(
         for layout in layouts_of(num_cards)
         for way, spread in ways_of(job, layout, tokens // one_pass, card, adapter)
     )
-    left_out, refused = not_tried(card, num_cards), dict.fromkeys(filter(None, (why_not(p, code) for p in plans)))
+    left_out = not_tried(card, num_cards)
+    refused = dict.fromkeys(filter(None, (why_not(p, code) for p in plans)))
     if refused:
         left_out = "\n- ".join([f"{left_out}\nNot offered as {code}:", *refused])
     return PlansFound(plans=plans, not_tried=left_out, kind=code)

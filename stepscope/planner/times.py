@@ -21,7 +21,14 @@ from memkit.setup import TrainingSetup
 from memkit.strategies import FULL, FULL_NO_STOP, NONE, Strategy
 from memkit.timeline import Instant, MemoryTimeline
 from stepscope.experts import num_experts_of
-from stepscope.formula.job import Standing, host_bytes, job_state_bytes, job_state_ledger, link_bytes, standing_of
+from stepscope.formula.job import (
+    Standing,
+    host_bytes,
+    job_state_bytes,
+    job_state_ledger,
+    link_bytes,
+    standing_of,
+)
 from stepscope.optimizers import is_paged
 from stepscope.setup import AdapterConfig, Job, Layout, as_job
 from stepscope.sharding.step import estimate_sharded
@@ -56,7 +63,9 @@ def seconds_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -
     return sum(seconds_by_term(setup, card, layout).values())
 
 
-def seconds_by_term(setup: TrainingSetup, card: Card, layout: Layout | None = None) -> dict[str, float]:
+def seconds_by_term(
+    setup: TrainingSetup, card: Card, layout: Layout | None = None
+) -> dict[str, float]:
     """What a step's time on paper is made of, by the rates of the card and of a host.
 
     The passes through the model; 4-bit weights are made 16-bit ones for each. What an optimizer on the host, or its
@@ -66,11 +75,14 @@ def seconds_by_term(setup: TrainingSetup, card: Card, layout: Layout | None = No
     """
     setup = as_job(setup)
     dtype, passes, pcie = setup.precision.compute_dtype, passes_of(setup), card.pcie_bytes_per_s
-    terms = {"passes": least_seconds(setup, card, (layout and layout.param_dtype) or dtype) * passes / 3}
+    terms = {
+        "passes": least_seconds(setup, card, (layout and layout.param_dtype) or dtype) * passes / 3
+    }
     weight_bits = dtype_bits(setup.precision.weight_dtype)
     how = standing_of(setup)
     if setup.adapter and setup.adapter.base == "nf4":
-        num_packed = parameters_of(setup.model) - experts_of(setup.model)  # bitsandbytes leaves experts as they are
+        # bitsandbytes leaves experts as they are
+        num_packed = parameters_of(setup.model) - experts_of(setup.model)
         unpacked = num_packed * (4 + weight_bits) // 8  # read, and written
         terms["unpacking"] = setup.grad_accum_steps * passes * unpacked / card.memory_bandwidth
     if setup.place.is_on_host:
@@ -81,11 +93,14 @@ def seconds_by_term(setup: TrainingSetup, card: Card, layout: Layout | None = No
         terms["paged"] = 2 * paged_bytes(how) / pcie
     if layout is None:
         return terms
-    terms["links"] = step_traffic(setup, layout).sent_bytes / card.bytes_per_s_among(layout.world_size)
+    terms["links"] = step_traffic(setup, layout).sent_bytes / card.bytes_per_s_among(
+        layout.world_size
+    )
     if layout.offloads:
         share = parameters_of(setup.model) * weight_bits // 8 // layout.dp_size
         gathers = 2 if layout.stage == 3 else 1
-        terms["shards"] = setup.grad_accum_steps * (gathers + 1) * share / pcie  # gathered, and gradients sent
+        # gathered, and gradients sent
+        terms["shards"] = setup.grad_accum_steps * (gathers + 1) * share / pcie
         states = resting_bytes(how)
         whole = 2 * states["weights"] + states["gradients"] + 2 * states["optimizer_states"]
         terms["host step"] = whole / HOST_BYTES_PER_S  # all ranks' shares are in one host
@@ -124,7 +139,11 @@ def least_seconds(setup: TrainingSetup, card: Card, dtype: str = "") -> float:
     """``memkit.batch_plan.least_seconds``, which reads all experts and computes with a few of them."""
     model = setup.model
     num_experts = num_experts_of(model)
-    unused = experts_of(model) * (num_experts - model.experts_per_token) // num_experts if num_experts else 0
+    unused = (
+        experts_of(model) * (num_experts - model.experts_per_token) // num_experts
+        if num_experts
+        else 0
+    )
     return batch_plan.least_seconds(setup, card, dtype, parameters_of(model) - unused)
 
 
@@ -141,14 +160,20 @@ def passes_of(setup: Job) -> float:
     """
     strategy, model, adapter = setup.recomputation, setup.model, setup.adapter
     one = Pass(
-        model=model, seq_len=setup.seq_len, attention=setup.attention, dropout=setup.dropout,
-        rank=adapter.rank if adapter else 0, targets=adapter.targets if adapter else (),
+        model=model,
+        seq_len=setup.seq_len,
+        attention=setup.attention,
+        dropout=setup.dropout,
+        rank=adapter.rank if adapter else 0,
+        targets=adapter.targets if adapter else (),
         loss_pieces=math.gcd(setup.loss_pieces, setup.seq_len),
     )
     is_plain = strategy.scope == "blocks" and strategy.stops_early and not strategy.saved_ops
     if not is_plain or len(model.blocks_by_kind) > 1:
         return passes_by(one._replace(recomputation=strategy))
-    none, full, whole = (passes_by(one._replace(recomputation=way)) for way in (NONE, FULL, FULL_NO_STOP))
+    none, full, whole = (
+        passes_by(one._replace(recomputation=way)) for way in (NONE, FULL, FULL_NO_STOP)
+    )
     num_regions, num_blocks = run_again(strategy, model.num_layers)
     stopped = (whole - full) * num_regions  # the end of each region's last block
     return none + ((whole - none) * num_blocks - stopped) / model.num_layers
@@ -178,11 +203,19 @@ class Pass(NamedTuple):
 def passes_by(one: Pass) -> float:
     """Passes through the model by their FLOPs."""
     plain = Job(
-        model=one.model, seq_len=one.seq_len, attention=one.attention, dropout=one.dropout, precision=PURE_BF16,
+        model=one.model,
+        seq_len=one.seq_len,
+        attention=one.attention,
+        dropout=one.dropout,
+        precision=PURE_BF16,
         device="cpu",
     )
     adapter = AdapterConfig(rank=one.rank, targets=one.targets) if one.rank else None
-    flops = step_flops(replace(plain, adapter=adapter, recomputation=one.recomputation, loss_pieces=one.loss_pieces))
+    flops = step_flops(
+        replace(
+            plain, adapter=adapter, recomputation=one.recomputation, loss_pieces=one.loss_pieces
+        )
+    )
     return 3 * flops.total / _flops(plain)
 
 

@@ -25,7 +25,15 @@ from memkit.recipes import (
     OptimizerConfig,
     Precision,
 )
-from memkit.strategies import FULL, NONE, SAVE_ATTENTION, SAVE_EVERY_SECOND, SAVE_PRODUCTS, Strategy, groups
+from memkit.strategies import (
+    FULL,
+    NONE,
+    SAVE_ATTENTION,
+    SAVE_EVERY_SECOND,
+    SAVE_PRODUCTS,
+    Strategy,
+    groups,
+)
 from stepscope.optimizers import OPTIMIZERS
 from stepscope.planner.times import seconds_of
 from stepscope.setup import AdapterConfig, Job, Layout, Place, linear_layers
@@ -56,7 +64,11 @@ PLACES = {
 
 NO_OPTIMIZER = {
     "train differently": ("SGD", "SGD momentum", "Adafactor", "Lion", "Muon"),
-    "keep states as large as torchao's 8-bit ones": ("8-bit AdamW", "torchao FP8 AdamW", "paged 8-bit AdamW"),
+    "keep states as large as torchao's 8-bit ones": (
+        "8-bit AdamW",
+        "torchao FP8 AdamW",
+        "paged 8-bit AdamW",
+    ),
 }
 """The optimizers that are not tried, by what they do for which they are not."""
 
@@ -79,7 +91,9 @@ def strategies_of(num_layers: int) -> tuple[Strategy, ...]:
 
     These are the first ones, for others of the same number cost as many FLOPs and keep no less.
     """
-    partly = (groups(size, num_again=n) for size in (1, *GROUPS) for n in range(1, -(-num_layers // size)))
+    partly = (
+        groups(size, num_again=n) for size in (1, *GROUPS) for n in range(1, -(-num_layers // size))
+    )
     whole = (groups(size) for size in GROUPS if size <= num_layers)
     return NONE, SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION, *partly, FULL, *whole
 
@@ -126,19 +140,28 @@ def can_step(precision: Precision, stepper: Stepper, layout: Layout | None) -> b
 
 
 def ways_of(
-    job: Job, layout: Layout | None, num_sequences: int, card: Card, adapter: AdapterConfig | None = None,
+    job: Job,
+    layout: Layout | None,
+    num_sequences: int,
+    card: Card,
+    adapter: AdapterConfig | None = None,
 ) -> Iterator[tuple[Job, Layout | None]]:
     """The combinations for a window of so many sequences; with an adapter those that train it alone."""
     sharded = layout is not None and layout.is_fully_sharded
-    ways = strategies_of(job.model.num_layers)  # FSDP has a formula for blocks that are all treated alike
+    # FSDP has a formula for blocks that are all treated alike
+    ways = strategies_of(job.model.num_layers)
     strategies = [way for way in ways if not sharded or (way.group_size == 1 and not way.num_again)]
     for precision, (optimizer, place), added in trained_by(job, layout, adapter, card):
         spreads = [layout]
         if sharded:
-            param_dtype = precision.compute_dtype if precision.uses_autocast else None  # FSDP2 casts what it gathers
+            # FSDP2 casts what it gathers
+            param_dtype = precision.compute_dtype if precision.uses_autocast else None
             precision = FP32 if param_dtype else precision
             wide = () if precision.compute_dtype == "float32" and not param_dtype else ("float32",)
-            spreads = [replace(layout, param_dtype=param_dtype, reduce_dtype=dtype) for dtype in (None, *wide)]
+            spreads = [
+                replace(layout, param_dtype=param_dtype, reduce_dtype=dtype)
+                for dtype in (None, *wide)
+            ]
         bare = replace(job, precision=precision, optimizer=optimizer, place=place, adapter=added)
         for spread in spreads:
             pieces = (1, PIECES) if spread is None and job.seq_len % PIECES == 0 else (1,)
@@ -189,7 +212,10 @@ def not_tried(card: Card, num_cards: int) -> str:
     """What is left out for a job, a reason a line."""
     left_out = {reason: ", ".join(names) for reason, names in NO_OPTIMIZER.items()}
     left_out |= LEFT_OUT if num_cards == 1 else LEFT_OUT_ON_MANY
-    lines = ["Not tried, because they", *(f"- {reason}: {what}" for reason, what in left_out.items())]
+    lines = [
+        "Not tried, because they",
+        *(f"- {reason}: {what}" for reason, what in left_out.items()),
+    ]
     if "bfloat16" not in card.dtypes:
         lines.append(
             f"The tensor cores of {card.name} do not multiply bfloat16: its plans are in float16, with a GradScaler, "

@@ -23,35 +23,53 @@ def hugging_face_model(config: str | Path | Mapping, dtype: str = "float32") -> 
     try:
         import transformers
     except ImportError:
-        raise ValueError("a Hugging Face configuration needs transformers: pip install transformers") from None
+        raise ValueError(
+            "a Hugging Face configuration needs transformers: pip install transformers"
+        ) from None
     name, kind = config["architectures"][0], config["model_type"]
     try:
         made = getattr(transformers, name, None)
-    except (ImportError, RuntimeError) as error:  # transformers imports its parts, and torchvision, when asked for one
+    except (ImportError, RuntimeError) as error:
+        # transformers imports its parts, and torchvision, when asked for one
         raise ValueError(f"transformers does not load {name}: {error}") from error
     if made is None or kind not in transformers.CONFIG_MAPPING:
-        raise ValueError(f"architecture {name!r} of {kind!r} is not part of transformers {transformers.__version__}")
+        raise ValueError(
+            f"architecture {name!r} of {kind!r} is not part of transformers {transformers.__version__}"
+        )
     made_config = transformers.CONFIG_MAPPING[kind](**config)
     if not any(word in name for word in ("LM", "ForConditionalGeneration", "Classification")):
-        raise ValueError(f"architecture {name!r} has no loss to train; name one such as ...ForCausalLM")
+        raise ValueError(
+            f"architecture {name!r} has no loss to train; name one such as ...ForCausalLM"
+        )
     made_config.use_cache = False
     return made._from_config(made_config, dtype=getattr(torch, dtype))
 
 
-def batch_of(model: torch.nn.Module, size: int, seq_len: int, device: str) -> dict[str, torch.Tensor]:
+def batch_of(
+    model: torch.nn.Module, size: int, seq_len: int, device: str
+) -> dict[str, torch.Tensor]:
     """A batch of random tokens or pixels with labels, by the model's kind."""
     config = model.config
     if model.main_input_name == "pixel_values":
         side = config.image_size
-        pixels = torch.randn(size, config.num_channels, side, side, device=device, dtype=model.dtype)
-        return {"pixel_values": pixels, "labels": torch.randint(config.num_labels, (size,), device=device)}
+        pixels = torch.randn(
+            size, config.num_channels, side, side, device=device, dtype=model.dtype
+        )
+        return {
+            "pixel_values": pixels,
+            "labels": torch.randint(config.num_labels, (size,), device=device),
+        }
     tokens = torch.randint(config.vocab_size, (size, seq_len), device=device)
     return {"input_ids": tokens, "labels": tokens}
 
 
 def hugging_face_build(
-    config: str | Path | Mapping, *, micro_batch_size: int = 1, seq_len: int | None = None,
-    dtype: str = "bfloat16", device: str = "cuda",
+    config: str | Path | Mapping,
+    *,
+    micro_batch_size: int = 1,
+    seq_len: int | None = None,
+    dtype: str = "bfloat16",
+    device: str = "cuda",
 ) -> Callable[[], Callable[[], torch.Tensor]]:
     """The ``build`` of a model known by its config.json, for ``trace_script``, ``measure_memory`` and ``report_on``.
 

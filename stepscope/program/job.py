@@ -89,12 +89,15 @@ def in_4_bits(layer: nn.Linear) -> nn.Module:
     """
     bnb = bitsandbytes_layers()
     narrow = bnb.Linear4bit(1, 1, bias=False)  # its own weight is replaced
-    weight = bnb.Params4bit(layer.weight.detach(), quant_type="nf4", compress_statistics=True, module=narrow)
+    weight = bnb.Params4bit(
+        layer.weight.detach(), quant_type="nf4", compress_statistics=True, module=narrow
+    )
     narrow.weight, narrow.bias = weight._quantize(layer.weight.device), layer.bias
     narrow.in_features, narrow.out_features = layer.in_features, layer.out_features
     narrow.compute_dtype, narrow.compute_type_is_set = layer.weight.dtype, True
     state = narrow.weight.quant_state
-    maps = import_module("bitsandbytes.functional").name2qmap  # one for all layers, beside each layer's own
+    # one for all layers, beside each layer's own
+    maps = import_module("bitsandbytes.functional").name2qmap
     for number, tensor in enumerate(tensors_in([vars(state), vars(state.state2), maps])):
         narrow.register_buffer(f"quantization_{number}", tensor, persistent=False)
     return narrow
@@ -108,8 +111,12 @@ class Experts(nn.Module):
         config, hidden_size = setup.model, setup.model.hidden_size
         self.num_experts, self.num_chosen = config.num_experts, config.experts_per_token
         self.router = nn.Parameter(torch.empty(self.num_experts, hidden_size, **where))
-        self.gate_up = nn.Parameter(torch.empty(self.num_experts, 2 * config.expert_size, hidden_size, **where))
-        self.down = nn.Parameter(torch.empty(self.num_experts, hidden_size, config.expert_size, **where))
+        self.gate_up = nn.Parameter(
+            torch.empty(self.num_experts, 2 * config.expert_size, hidden_size, **where)
+        )
+        self.down = nn.Parameter(
+            torch.empty(self.num_experts, hidden_size, config.expert_size, **where)
+        )
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         x_TD = x_BSD.flatten(0, 1)
@@ -145,9 +152,17 @@ def grouped_linear(x: Tensor, weights: Tensor, offsets: Tensor) -> Tensor:
 class Lion(torch.optim.Optimizer):
     """The sign of a mean of gradients, and one state (Chen et al. 2023, arXiv:2302.06675, program 1)."""
 
-    def __init__(self, parameters: Iterable[Tensor | dict], lr: float = 1e-4,
-                 betas=(0.9, 0.99), weight_decay=0.0, foreach=True):
-        super().__init__(parameters, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "foreach": foreach})
+    def __init__(
+        self,
+        parameters: Iterable[Tensor | dict],
+        lr: float = 1e-4,
+        betas=(0.9, 0.99),
+        weight_decay=0.0,
+        foreach=True,
+    ):
+        super().__init__(
+            parameters, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "foreach": foreach}
+        )
 
     @torch.no_grad()
     def step(self, closure=None) -> None:
@@ -160,7 +175,9 @@ class Lion(torch.optim.Optimizer):
             for some in lists:
                 self.update(some, group["lr"], *group["betas"], group["weight_decay"])
 
-    def update(self, weights: list[Tensor], lr: float, beta1: float, beta2: float, weight_decay: float) -> None:
+    def update(
+        self, weights: list[Tensor], lr: float, beta1: float, beta2: float, weight_decay: float
+    ) -> None:
         """All of these at once, with one temporary like each."""
         means, gradients = [self.state[p]["exp_avg"] for p in weights], [p.grad for p in weights]
         torch._foreach_mul_(weights, 1 - lr * weight_decay)
@@ -185,7 +202,9 @@ class Steps:
             optimizer.zero_grad(set_to_none)
 
 
-def make_optimizer(config: OptimizerConfig, named: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer | Steps:
+def make_optimizer(
+    config: OptimizerConfig, named: Iterable[tuple[str, nn.Parameter]]
+) -> torch.optim.Optimizer | Steps:
     """The optimizer of an ``OptimizerConfig`` for parameters by name. Muon takes the matrices of ``blocks``, its
     ``rest`` all others: tables, head, norms and biases.
 
@@ -199,13 +218,19 @@ def make_optimizer(config: OptimizerConfig, named: Iterable[tuple[str, nn.Parame
     rest = [p for name, p in named if p.ndim != 2 or not name.startswith("blocks.")]
     optimizers = [class_of(record)(hidden, lr=3e-4)] if hidden else []
     if rest:
-        optimizers.append(make_one(OptimizerConfig(record=record.rest, implementation=config.implementation), rest))
+        optimizers.append(
+            make_one(
+                OptimizerConfig(record=record.rest, implementation=config.implementation), rest
+            )
+        )
     return Steps(*optimizers)
 
 
 def step_in_backward(config: OptimizerConfig, named: Iterable[tuple[str, nn.Parameter]]) -> Steps:
     """An optimizer for each parameter, which steps as soon as the gradient is there and frees it."""
-    optimizers = {parameter: make_optimizer(config, [(name, parameter)]) for name, parameter in named}
+    optimizers = {
+        parameter: make_optimizer(config, [(name, parameter)]) for name, parameter in named
+    }
 
     def step_and_free(parameter: nn.Parameter) -> None:
         optimizers[parameter].step()
@@ -216,7 +241,9 @@ def step_in_backward(config: OptimizerConfig, named: Iterable[tuple[str, nn.Para
     return Steps()
 
 
-def make_job_optimizer(job: Job, named: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer | Steps:
+def make_job_optimizer(
+    job: Job, named: Mapping[str, nn.Parameter]
+) -> torch.optim.Optimizer | Steps:
     """The job's optimizer for the parameters that are trained. Without parameters nothing is made, but what no program
     here runs is refused.
 
@@ -226,11 +253,18 @@ def make_job_optimizer(job: Job, named: Mapping[str, nn.Parameter]) -> torch.opt
     trained = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
     if job.place.is_on_host:
         raise ValueError(f"place={job.place!r} is a formula only: torchao's needs a CUDA card")
-    copies = precision.master_dtype, precision.remainder_dtype, precision.main_gradient_dtype, precision.state_dtype
+    copies = (
+        precision.master_dtype,
+        precision.remainder_dtype,
+        precision.main_gradient_dtype,
+        precision.state_dtype,
+    )
     is_plain = precision.weight_dtype == precision.gradient_dtype and not any(copies)
     if job.adapter is None and not is_plain:
         if job.place != Place.AFTER_BACKWARD:
-            raise ValueError(f"precision {precision.name!r} with place={job.place!r} is a formula only")
+            raise ValueError(
+                f"precision {precision.name!r} with place={job.place!r} is a formula only"
+            )
         return make_step_optimizer(job, trained) or Steps()
     if not trained:
         return Steps()
@@ -256,7 +290,9 @@ class Transformer(kit.Transformer):
         if self.loss_pieces == 1:
             return super().forward(inputs_BS, targets_BS)
         hidden_TD, targets_T = self.hidden(inputs_BS).flatten(0, 1), targets_BS.flatten()
-        pieces = zip(hidden_TD.chunk(self.loss_pieces), targets_T.chunk(self.loss_pieces), strict=True)
+        pieces = zip(
+            hidden_TD.chunk(self.loss_pieces), targets_T.chunk(self.loss_pieces), strict=True
+        )
         total = sum(checkpoint(self.loss_of_piece, *piece, use_reentrant=False) for piece in pieces)
         return total / targets_T.numel()
 
@@ -264,8 +300,13 @@ class Transformer(kit.Transformer):
         """What the head reads: the kit's forward up to its last line but one."""
         x_BSD = self.token_embedding(inputs_BS)
         if self.config.position == "learned":
-            x_BSD = x_BSD + self.position_embedding(torch.arange(inputs_BS.shape[1], device=inputs_BS.device))
-        x_BSD, shared = F.dropout(x_BSD, self.setup.dropout, self.training), self.shared_tensors(inputs_BS)
+            x_BSD = x_BSD + self.position_embedding(
+                torch.arange(inputs_BS.shape[1], device=inputs_BS.device)
+            )
+        x_BSD, shared = (
+            F.dropout(x_BSD, self.setup.dropout, self.training),
+            self.shared_tensors(inputs_BS),
+        )
         for stage in self.stages():
             x_BSD = stage(x_BSD, shared)
         return self.norm(x_BSD)
@@ -276,11 +317,16 @@ class Transformer(kit.Transformer):
 
     def make_block(self, layer: int, **where) -> kit.Block:
         block = super().make_block(layer, **where)
-        return block if self.setup.adapter is None else add_adapters(kit.initialise(block), self.setup.adapter)
+        return (
+            block
+            if self.setup.adapter is None
+            else add_adapters(kit.initialise(block), self.setup.adapter)
+        )
 
     def make_head(self, **where) -> nn.Linear:
         if self.setup.adapter is not None and self.config.ties_embeddings:
-            where["device"] = "meta"  # no second table: beside frozen weights it would be the run's peak
+            # no second table: beside frozen weights it would be the run's peak
+            where["device"] = "meta"
         return super().make_head(**where)
 
     def initialise(self) -> None:
@@ -290,7 +336,9 @@ class Transformer(kit.Transformer):
             kit.initialise(module.requires_grad_(False))
 
 
-def job_build(setup: Job, next_batch=None, make_model: Callable[[Job], nn.Module] = Transformer) -> Callable:
+def job_build(
+    setup: Job, next_batch=None, make_model: Callable[[Job], nn.Module] = Transformer
+) -> Callable:
     """The ``build`` of a job, for ``trace_memory``, ``trace_script`` and ``measure_memory``: the kit's build, with
     adapters beside frozen weights, experts, and an optimizer that may step in the backward.
 

@@ -13,7 +13,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -73,7 +78,12 @@ def send_after_the_last(model: nn.Module, num_micro_batches: int) -> nn.Module:
 
 
 def sharded_build(
-    setup: TrainingSetup, layout: Layout, next_batch=None, *, syncs_each: bool = True, watch: Callable | None = None
+    setup: TrainingSetup,
+    layout: Layout,
+    next_batch=None,
+    *,
+    syncs_each: bool = True,
+    watch: Callable | None = None,
 ) -> Callable:
     """``training_build`` on a rank of a layout; a process group is there already.
 
@@ -85,7 +95,9 @@ def sharded_build(
     dtype = layout.param_dtype or setup.precision.compute_dtype
     in_dtype = replace(setup, precision=replace(setup.precision, compute_dtype=dtype))
 
-    def make_optimizer(setup: TrainingSetup, named: dict[str, nn.Parameter]) -> torch.optim.Optimizer:
+    def make_optimizer(
+        setup: TrainingSetup, named: dict[str, nn.Parameter]
+    ) -> torch.optim.Optimizer:
         plain = make_step_optimizer(setup, named)
         if layout.stage != 1 or plain is None:  # asked without parameters, whether there is one
             return plain

@@ -85,10 +85,16 @@ class Group:
 def groups_of(setup: TrainingSetup, layout: Layout) -> tuple[Group, Group]:
     """The root's group, which is the embedding, the last norm and the head, and that of a block, if they are alike."""
     if len(setup.model.blocks_by_kind) > 1:
-        raise ValueError(f"{setup.model.name} has blocks with and without experts, groups of two sizes; trace it")
+        raise ValueError(
+            f"{setup.model.name} has blocks with and without experts, groups of two sizes; trace it"
+        )
     own = setup.precision.weight_dtype
     param_dtype = layout.param_dtype or own
-    dtypes = {"weight_dtype": own, "param_dtype": param_dtype, "reduce_dtype": layout.reduce_dtype or param_dtype}
+    dtypes = {
+        "weight_dtype": own,
+        "param_dtype": param_dtype,
+        "reduce_dtype": layout.reduce_dtype or param_dtype,
+    }
     root = embedding_parameters(setup.model) + output_parameters(setup.model)
     return tuple(
         Group(parameters=parameters, num_ranks=layout.dp_size, **dtypes)
@@ -109,7 +115,9 @@ def estimate_sharded(setup: TrainingSetup, layout: Layout, steps: int = 2) -> Me
     >>> [round(peak / 2**30, 2) for peak in peaks]
     [18.43, 10.11]
     """
-    return estimate_run(FullySharded(setup, layout) if layout.is_fully_sharded else Replicated(layout), setup, steps)
+    return estimate_run(
+        FullySharded(setup, layout) if layout.is_fully_sharded else Replicated(layout), setup, steps
+    )
 
 
 class Rank(Run):
@@ -118,7 +126,9 @@ class Rank(Run):
     is_repeated = False  # some layouts share out whole tensors, of any block
 
     def check(self, setup: TrainingSetup) -> None:
-        how = isinstance(setup, Job) and (setup.adapter or (setup.place != Place.AFTER_BACKWARD and setup.place))
+        how = isinstance(setup, Job) and (
+            setup.adapter or (setup.place != Place.AFTER_BACKWARD and setup.place)
+        )
         if how:
             raise ValueError(f"a layout with {how} has no formula; trace it")
 
@@ -128,12 +138,20 @@ class Rank(Run):
     def kept(self, setup: TrainingSetup) -> tuple[Parameter, ...]:
         """The weights that stand on the rank between steps."""
         parameters, layout = parameter_ledger(setup.model), self.layout
-        return tuple(shard(p, layout.dp_size) for p in parameters) if layout.is_fully_sharded else parameters
+        return (
+            tuple(shard(p, layout.dp_size) for p in parameters)
+            if layout.is_fully_sharded
+            else parameters
+        )
 
     def stepped(self, setup: TrainingSetup) -> tuple[Parameter, ...]:
         """What its optimizer updates, and keeps states for."""
         whole = parameter_ledger(setup.model)
-        return whole_tensors(whole, self.layout.dp_size) if self.layout.stage == 1 else self.kept(setup)
+        return (
+            whole_tensors(whole, self.layout.dp_size)
+            if self.layout.stage == 1
+            else self.kept(setup)
+        )
 
     def write_weights(self, setup: TrainingSetup, record: Recorder) -> None:
         write_weights(setup, record, setup.precision, self.kept(setup))
@@ -154,9 +172,13 @@ class Replicated(Rank):
         num_bytes = tensor_bytes(num_values, setup.precision.weight_dtype)
         record.new(num_bytes, "buckets", "DistributedDataParallel", "gradients")
 
-    def backward(self, setup: TrainingSetup, walk: Walk, accumulates: bool, makes_states: bool) -> list[Segment]:
+    def backward(
+        self, setup: TrainingSetup, walk: Walk, accumulates: bool, makes_states: bool
+    ) -> list[Segment]:
         """As views of the buckets, gradients have their room from the start."""
-        return super().backward(setup, walk, accumulates or self.layout.gradient_as_bucket_view, makes_states)
+        return super().backward(
+            setup, walk, accumulates or self.layout.gradient_as_bucket_view, makes_states
+        )
 
 
 class FullySharded(Rank):
@@ -166,7 +188,9 @@ class FullySharded(Rank):
         strategy = setup.recomputation
         cut = strategy.group_size, strategy.period, strategy.num_segments, strategy.num_again
         if strategy.scope == "blocks" and cut != (1, 1, 0, 0):
-            raise ValueError(f"strategy {strategy.name!r} runs several blocks as one, each gathered alone; trace it")
+            raise ValueError(
+                f"strategy {strategy.name!r} runs several blocks as one, each gathered alone; trace it"
+            )
         super().__init__(layout)
         self.root, self.block = groups_of(setup, layout)
         self.is_on_host = layout.offloads and setup.device == "cuda"
@@ -189,7 +213,11 @@ class FullySharded(Rank):
         if dtype == setup.precision.weight_dtype:
             return setup
         precision = replace(
-            setup.precision, weight_dtype=dtype, gradient_dtype=dtype, compute_dtype=dtype, master_dtype=None,
+            setup.precision,
+            weight_dtype=dtype,
+            gradient_dtype=dtype,
+            compute_dtype=dtype,
+            master_dtype=None,
             main_gradient_dtype=None,
         )
         return replace(setup, precision=precision)
@@ -205,7 +233,9 @@ class FullySharded(Rank):
                 ranks.enter(0, self.root, "weights")
                 ranks.events += events[2:]
             elif number < last:
-                ranks.enter(number, self.block, "weights" if self.layout.stage == 2 else "temporary")
+                ranks.enter(
+                    number, self.block, "weights" if self.layout.stage == 2 else "temporary"
+                )
                 ranks.events += events
                 if self.layout.stage == 3:
                     ranks.drop_all(ranks.whole.pop(number))
@@ -216,7 +246,9 @@ class FullySharded(Rank):
             out.append(ranks.cut(segment))
         return out
 
-    def backward(self, setup: TrainingSetup, walk: Walk, accumulates: bool, makes_states: bool) -> list[Segment]:
+    def backward(
+        self, setup: TrainingSetup, walk: Walk, accumulates: bool, makes_states: bool
+    ) -> list[Segment]:
         """Each block is gathered again, the one before it ahead; its gradients are reduced to a share."""
         ranks, out, outside = self.ranks.copy(), [], []
         last = walk.backward[0].unit
@@ -228,7 +260,9 @@ class FullySharded(Rank):
                 if unit == last or unit > 1:  # a block before this one is left
                     ranks.gather(self.block)
             ranks.events += segment.events
-            whole = [block for block, sign in segment.events if sign > 0 and block.part == "gradients"]
+            whole = [
+                block for block, sign in segment.events if sign > 0 and block.part == "gradients"
+            ]
             if is_block:
                 ranks.reduce(unit, self.block, whole, segment.times, accumulates)
             else:
@@ -285,11 +319,15 @@ class Ranks(Recorder):
         """Start an all-gather: the shards are cast or brought to the device, then the buffer is made."""
         if group.num_ranks == 1:
             return
-        how, casts, copies = ("all_gather", "fully_shard"), group.param_dtype != group.weight_dtype, []
+        how = ("all_gather", "fully_shard")
+        casts = group.param_dtype != group.weight_dtype
+        copies = []
         if self.is_on_host:
             for count in group.shard_counts:
                 brought = self.new(tensor_bytes(count, group.weight_dtype), *how)
-                copies.append(self.new(tensor_bytes(count, group.param_dtype), *how) if casts else brought)
+                copies.append(
+                    self.new(tensor_bytes(count, group.param_dtype), *how) if casts else brought
+                )
                 if casts:  # the copy in the weight's dtype was in no list
                     self.drop(brought)
         elif casts:
@@ -299,18 +337,25 @@ class Ranks(Recorder):
 
     def copy_out(self, unit: int, group: Group, part: str) -> None:
         """Wait for it: whole tensors are made, and in a backward the buffer goes."""
-        sizes = [tensor_bytes(count * group.num_ranks, group.param_dtype) for count in group.shard_counts]
-        self.whole[unit] = [self.new(num_bytes, "copy_out", "fully_shard", part) for num_bytes in sizes]
+        sizes = [
+            tensor_bytes(count * group.num_ranks, group.param_dtype) for count in group.shard_counts
+        ]
+        self.whole[unit] = [
+            self.new(num_bytes, "copy_out", "fully_shard", part) for num_bytes in sizes
+        ]
         self.replace("gathering", None)
 
-    def reduce(self, unit: int, group: Group, whole: list[Block], times: int, accumulates: bool) -> None:
+    def reduce(
+        self, unit: int, group: Group, whole: list[Block], times: int, accumulates: bool
+    ) -> None:
         """Whole gradients go into one buffer, a share comes out; the buffer stays until the next one is made."""
         how = "reduce_scatter", "fully_shard"
         self.drop_all(self.whole.pop(unit))
         self.replace("unreduced", None)
         self.unreduced = self.new(group.whole_bytes(group.reduce_dtype), *how)
         name = group.parameters[-1].name if group.num_ranks > 1 else ""
-        last = [block for block in whole if block.gradient_of.parameter.name == name]  # a loop's name holds it
+        # a loop's name holds it
+        last = [block for block in whole if block.gradient_of.parameter.name == name]
         for block in whole:
             block.part = "temporary"
         self.drop_all([block for block in whole if block not in last])

@@ -64,22 +64,33 @@ def step_traffic(setup: TrainingSetup, layout: Layout, syncs_each: bool = True) 
     if not layout.is_fully_sharded:
         whole = tensor_bytes(count_parameters(setup.model), setup.precision.weight_dtype)
         ranks = {"num_ranks": layout.dp_size, "all_reduce_ranks": layout.dp_size}
-        return Traffic(**ranks, all_reduced=reductions * whole, broadcast=whole if layout.stage == 1 else 0)
+        return Traffic(
+            **ranks, all_reduced=reductions * whole, broadcast=whole if layout.stage == 1 else 0
+        )
     root, block = groups_of(setup, layout)
     num_blocks, gathers = setup.model.num_layers, 2 if layout.stage == 3 else 1
     is_alone = layout.dp_size == 1
-    gathered = root.whole_bytes(root.param_dtype) + gathers * num_blocks * block.whole_bytes(block.param_dtype)
-    unreduced = root.whole_bytes(root.reduce_dtype) + num_blocks * block.whole_bytes(block.reduce_dtype)
-    reduced = root.share_bytes(root.reduce_dtype) + num_blocks * block.share_bytes(block.reduce_dtype)
+    gathered = root.whole_bytes(root.param_dtype) + gathers * num_blocks * block.whole_bytes(
+        block.param_dtype
+    )
+    unreduced = root.whole_bytes(root.reduce_dtype) + num_blocks * block.whole_bytes(
+        block.reduce_dtype
+    )
+    reduced = root.share_bytes(root.reduce_dtype) + num_blocks * block.share_bytes(
+        block.reduce_dtype
+    )
     return Traffic(
-        num_ranks=layout.dp_size, all_reduce_ranks=layout.num_replicas,
+        num_ranks=layout.dp_size,
+        all_reduce_ranks=layout.num_replicas,
         all_gathered=0 if is_alone else forwards * gathered,
         reduce_scattered=0 if is_alone else reductions * unreduced,
         all_reduced=reductions * reduced if layout.num_replicas > 1 else 0,
     )
 
 
-def tokens_to_hide(setup: TrainingSetup, layout: Layout, flops_per_s: float, bytes_per_s: float) -> float:
+def tokens_to_hide(
+    setup: TrainingSetup, layout: Layout, flops_per_s: float, bytes_per_s: float
+) -> float:
     """Tokens of a rank's micro-batch from which computing takes at least as long as sending, in forward and backward.
 
     On paper: each parameter takes 2 FLOPs a token in the forward, 4 in the backward, and 2 more if all blocks run

@@ -32,7 +32,10 @@ def resting_bytes(num_parameters: int, stage: int, num_ranks: int) -> dict[str, 
     if as_whole_number("stage", stage) >= len(STAGES):
         raise ValueError(f"stage={stage} is not one of 0 (DDP), 1, 2, 3")
     wholes = {part: each * num_parameters for part, (each, _) in PARTS.items()}
-    return {part: -(-whole // num_ranks) if stage >= PARTS[part][1] else whole for part, whole in wholes.items()}
+    return {
+        part: -(-whole // num_ranks) if stage >= PARTS[part][1] else whole
+        for part, whole in wholes.items()
+    }
 
 
 def zero_saving(stage: int, num_ranks: int) -> float:

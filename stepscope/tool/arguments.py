@@ -38,7 +38,9 @@ def number_in(text: str) -> int:
     """
     count = re.fullmatch(r"([+-]?\d+)([kKM]?)", text.strip())
     if not count:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number such as 2, or 16k for 16,384") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no whole number such as 2, or 16k for 16,384"
+        ) from None
     return int(count[1]) * {"": 1, "k": KIB, "M": MIB}[count[2].replace("K", "k")]
 
 
@@ -76,12 +78,22 @@ def card_named(text: str) -> Card:
     """
     with suppress(argparse.ArgumentTypeError):
         if (size := bytes_in(text)) >= GIB:
-            return replace(CARDS["A100 SXM 80 GB"], name=f"card of {text.strip()}", memory_report=f"{size} bytes")
+            return replace(
+                CARDS["A100 SXM 80 GB"],
+                name=f"card of {text.strip()}",
+                memory_report=f"{size} bytes",
+            )
     words = [word for word in re.findall(r"[a-z0-9]+", text.lower()) if word not in VENDORS]
     words = [re.sub(r"^(\d+)gi?b?$", r"\1gb", re.sub(r"^sxm\d$", "sxm", word)) for word in words]
     words = words if any(len(word) > 2 or not word.isdigit() for word in words) else []
-    whole = [card for card in CARDS.values() if "".join(words) == "".join(card.name.lower().split())]
-    alike = [card for card in CARDS.values() if words and set(words) <= runs_of(card.name.lower().split())]
+    whole = [
+        card for card in CARDS.values() if "".join(words) == "".join(card.name.lower().split())
+    ]
+    alike = [
+        card
+        for card in CARDS.values()
+        if words and set(words) <= runs_of(card.name.lower().split())
+    ]
     if whole or alike:
         return min(whole or alike, key=lambda card: card.memory_bytes)
     return named("card", text, CARDS)
@@ -102,23 +114,55 @@ class OneLineParser(argparse.ArgumentParser):
 def add_report_options(one: argparse.ArgumentParser) -> None:
     """What ``stepscope report`` takes."""
     one.add_argument(
-        "target", metavar="my_module.py:build",
+        "target",
+        metavar="my_module.py:build",
         help="build() makes model and optimizer and returns the step; or a script, with its arguments after --; or a "
         "Hugging Face config.json",
     )
-    one.add_argument("--assume", metavar="FILE:LINE=N", type=assumption, action="append", default=[], help=(
-        "what only values could say there: how many rows a mask keeps, or the value that is read or tested"))
-    one.add_argument("--film", metavar="FILE.html", help="write the steps as a film: your lines and every block")
+    one.add_argument(
+        "--assume",
+        metavar="FILE:LINE=N",
+        type=assumption,
+        action="append",
+        default=[],
+        help=(
+            "what only values could say there: how many rows a mask keeps, or the value that is read or tested"
+        ),
+    )
+    one.add_argument(
+        "--film", metavar="FILE.html", help="write the steps as a film: your lines and every block"
+    )
     one.add_argument("--steps", type=number_in, default=2, help="training steps to trace (2)")
-    one.add_argument("--batches", type=number_in, default=0, metavar="N", help=(
-        "ask a script's DataLoader for so many batches, and trace the worst of them"))
-    one.add_argument("--until", choices=["eval"], help="follow a script on through its first evaluation")
-    one.add_argument("--ranks", type=number_in, default=0, metavar="N", help=(
-        "the first rank of N that torchrun --nproc-per-node N would start of a script (DDP, FSDP)"))
-    one.add_argument("--vary", metavar="N", help=(
-        "the largest number that fits --card in place of this word among the script's arguments, such as "
-        "-- --batch-size N"))
-    one.add_argument("--card", help="the one card to be judged, such as 4090, A100-80GB or 24GiB; all without it")
+    one.add_argument(
+        "--batches",
+        type=number_in,
+        default=0,
+        metavar="N",
+        help=("ask a script's DataLoader for so many batches, and trace the worst of them"),
+    )
+    one.add_argument(
+        "--until", choices=["eval"], help="follow a script on through its first evaluation"
+    )
+    one.add_argument(
+        "--ranks",
+        type=number_in,
+        default=0,
+        metavar="N",
+        help=(
+            "the first rank of N that torchrun --nproc-per-node N would start of a script (DDP, FSDP)"
+        ),
+    )
+    one.add_argument(
+        "--vary",
+        metavar="N",
+        help=(
+            "the largest number that fits --card in place of this word among the script's arguments, such as "
+            "-- --batch-size N"
+        ),
+    )
+    one.add_argument(
+        "--card", help="the one card to be judged, such as 4090, A100-80GB or 24GiB; all without it"
+    )
 
 
 def parser(description: str) -> OneLineParser:
@@ -126,9 +170,13 @@ def parser(description: str) -> OneLineParser:
     doc, _, codes = description.replace("``", "").partition("Exit codes:")
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--json", action="store_true", help="print the result as JSON")
-    shared.add_argument("--fail-above", metavar="SIZE", type=bytes_in, help="exit 1 above this, such as 22GiB")
+    shared.add_argument(
+        "--fail-above", metavar="SIZE", type=bytes_in, help="exit 1 above this, such as 22GiB"
+    )
     main = OneLineParser(
-        prog="stepscope", description=doc, epilog=f"Exit codes:{codes}",
+        prog="stepscope",
+        description=doc,
+        epilog=f"Exit codes:{codes}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     main.add_argument("--version", action="version", version=f"stepscope {__version__}")
@@ -139,14 +187,40 @@ def parser(description: str) -> OneLineParser:
     fit = commands.add_parser("fit", help="every plan that fits a card, and its code", **kind)
     fit.add_argument("model", help="a name such as Llama-2-7B, or a config.json")
     fit.add_argument("--card", required=True, help="a name such as 'RTX 4090'")
-    fit.add_argument("--tokens", type=number_in, default=2**14, help="tokens between two optimizer steps (16,384)")
-    fit.add_argument("--seq-len", type=number_in, help="tokens in a sequence (2,048, or as many as the model takes)")
-    fit.add_argument("--cards", type=number_in, default=1, metavar="N", help="so many equal cards (1)")
-    fit.add_argument("--code", default="plain", metavar="KIND", help=(
-        "in PyTorch, for this book's model (plain) or one of Hugging Face's (transformers)"))
-    fit.add_argument("--lora", type=number_in, nargs="?", const=16, metavar="RANK", help="only plans of LoRA (16)")
-    fit.add_argument("--targets", metavar="NAMES", help="its layers, such as query,value; all, if none is named")
-    fit.add_argument("--host", type=bytes_in, metavar="SIZE", help="the host's memory that offloading may take")
+    fit.add_argument(
+        "--tokens",
+        type=number_in,
+        default=2**14,
+        help="tokens between two optimizer steps (16,384)",
+    )
+    fit.add_argument(
+        "--seq-len",
+        type=number_in,
+        help="tokens in a sequence (2,048, or as many as the model takes)",
+    )
+    fit.add_argument(
+        "--cards", type=number_in, default=1, metavar="N", help="so many equal cards (1)"
+    )
+    fit.add_argument(
+        "--code",
+        default="plain",
+        metavar="KIND",
+        help=("in PyTorch, for this book's model (plain) or one of Hugging Face's (transformers)"),
+    )
+    fit.add_argument(
+        "--lora",
+        type=number_in,
+        nargs="?",
+        const=16,
+        metavar="RANK",
+        help="only plans of LoRA (16)",
+    )
+    fit.add_argument(
+        "--targets", metavar="NAMES", help="its layers, such as query,value; all, if none is named"
+    )
+    fit.add_argument(
+        "--host", type=bytes_in, metavar="SIZE", help="the host's memory that offloading may take"
+    )
     commands.add_parser("list", help="the models and cards that have names", **kind)
     two = commands.add_parser("snapshot", help="a recording of a GPU's memory", **kind)
     two.add_argument("file", help="what torch.cuda.memory._dump_snapshot wrote")

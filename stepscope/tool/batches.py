@@ -37,7 +37,9 @@ class Batch:
         if [len(shape) for shape in self.shapes] != [len(shape) for shape in other.shapes]:
             return self.shapes == ()
         pairs = zip(self.shapes, other.shapes, strict=True)
-        return all(mine <= its for ours, theirs in pairs for mine, its in zip(ours, theirs, strict=True))
+        return all(
+            mine <= its for ours, theirs in pairs for mine, its in zip(ours, theirs, strict=True)
+        )
 
     def __str__(self) -> str:
         return " × ".join(f"{size:,}" for size in max(self.shapes, key=prod, default=()))
@@ -84,7 +86,8 @@ class Loaders:
     def rows_and_batch(self) -> tuple[int, int]:
         """Rows that the loader asked last has in all, and those of its batch; (0, 0) where it does not know them."""
         sampler = getattr(self.last, "_index_sampler", None)
-        with suppress(AttributeError, TypeError):  # a loader without batches of its own, or of data without a length
+        # a loader without batches of its own, or of data without a length
+        with suppress(AttributeError, TypeError):
             return len(sampler.sampler), sampler.batch_size
         return 0, 0
 
@@ -94,7 +97,9 @@ class Loaders:
         self.seen = self.by_loader.get(self.last, [])
         if self.num_batches:
             if self.last is None:
-                raise ValueError("--batches: no DataLoader of torch's hands out what the first step trains on")
+                raise ValueError(
+                    "--batches: no DataLoader of torch's hands out what the first step trains on"
+                )
             while len(self.seen) < (self.wanted or self.num_batches):
                 try:
                     self.next_of(self.last)
@@ -120,7 +125,9 @@ def largest_of(batches: list[Batch]) -> list[Batch]:
     return found
 
 
-def on_its_worst(script: Script, num_batches: int, traced: Callable, say: Callable) -> tuple[Script, str]:
+def on_its_worst(
+    script: Script, num_batches: int, traced: Callable, say: Callable
+) -> tuple[Script, str]:
     """The script that trains on the worst of its first batches, and which one that is.
 
     Raises: ValueError: no loader feeds its first step.
@@ -130,13 +137,19 @@ def on_its_worst(script: Script, num_batches: int, traced: Callable, say: Callab
     with suppress(Scanned):
         traced(watched(script, loaders))
     largest, number = largest_of(loaders.seen), f"{len(loaders.seen):,}"
-    tried = [(batch, watched(script, Loaders(num_batches, batch.number))) for batch in largest[:MOST_TRACED]]
+    tried = [
+        (batch, watched(script, Loaders(num_batches, batch.number)))
+        for batch in largest[:MOST_TRACED]
+    ]
     if len(tried) > 1:
         say(f"tracing {len(tried)} batches, none of which is the largest in every direction")
         tried.sort(key=lambda one: traced(one[1]).peak_bytes, reverse=True)
     (worst, changed), left = tried[0], len(largest) - len(tried)
     words = f"Batch {worst.number:,} of {number} ({worst}) is the worst"
-    return changed, f"{words} of {len(tried)} traced; {left} smaller ones were not" if left else words
+    return (
+        changed,
+        f"{words} of {len(tried)} traced; {left} smaller ones were not" if left else words,
+    )
 
 
 def difference(batches: list[Batch]) -> str:

@@ -30,7 +30,9 @@ BATCH_OPTION = re.compile(r"-b|(?!.*(?:eval|test|val))-*[\w.-]*batch[-_]?size")
 """What scripts call the size of a training batch on their command lines."""
 
 
-def changed_build(build: Callable[[], Callable[[], object]], name: str) -> Callable[[], Callable[[], object]]:
+def changed_build(
+    build: Callable[[], Callable[[], object]], name: str
+) -> Callable[[], Callable[[], object]]:
     """``build`` whose model or step is changed; ``name`` is one of ``PROGRAM_CHANGES``.
 
     Raises: ValueError: an unknown name; from the changed build, nothing to which the change applies.
@@ -70,7 +72,11 @@ def half_batch_option(script: Script) -> tuple[str, ...]:
 def with_option(script: Script, words: tuple[str, ...]) -> Script:
     """The script with these words in the place of those of the same option."""
     arguments = list(script.arguments)
-    place = next(n for n, word in enumerate(arguments) if word.partition("=")[0] == words[0].partition("=")[0])
+    place = next(
+        n
+        for n, word in enumerate(arguments)
+        if word.partition("=")[0] == words[0].partition("=")[0]
+    )
     arguments[place : place + len(words)] = words
     return replace(script, arguments=tuple(arguments))
 
@@ -161,7 +167,9 @@ def _checkpoint(modules: list[nn.Module]) -> None:
     inner = {id(part) for module in own for part in module.modules() if part is not module}
     for module in own:
         if id(module) not in inner:
-            module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            module.gradient_checkpointing_enable(
+                gradient_checkpointing_kwargs={"use_reentrant": False}
+            )
     if own:
         return
     lists = [m for m in modules if isinstance(m, (nn.ModuleList, nn.Sequential)) and _repeats(m)]
@@ -183,7 +191,10 @@ def _repeats(blocks: nn.Module) -> bool:
 PROGRAM_CHANGES = {
     "for_loop": (nothing_to_do, partial(_optimizers_step, foreach=False)),
     "fused": (nothing_to_do, partial(_optimizers_step, foreach=False, fused=True)),
-    "set_to_none": (nothing_to_do, partial(_zero_grad_as, lambda plain: lambda owner, *_, **__: plain(owner))),
+    "set_to_none": (
+        nothing_to_do,
+        partial(_zero_grad_as, lambda plain: lambda owner, *_, **__: plain(owner)),
+    ),
     "no_grad": (nothing_to_do, torch.no_grad),
     "checkpointed": (_blocks_checkpointed, nullcontext),
     "eight_bit": (_eight_bit_adam, nullcontext),

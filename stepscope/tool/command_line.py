@@ -51,7 +51,9 @@ from stepscope.tracing.scratch_disk import FREE, SWITCH, sealed
 def root_of(error: BaseException) -> BaseException:
     """The first of the errors from which this one was raised, as a traceback would print them."""
     chain = [error]
-    while cause := chain[-1].__cause__ or (None if chain[-1].__suppress_context__ else chain[-1].__context__):
+    while cause := chain[-1].__cause__ or (
+        None if chain[-1].__suppress_context__ else chain[-1].__context__
+    ):
         if cause in chain:  # raised from itself
             break
         chain.append(cause)
@@ -69,9 +71,13 @@ def in_words(error: BaseException) -> str:
         words += f": a report leaves the disk as it found it; leave this out where os.environ has {SWITCH}"
     root = error if frames[-1].filename.startswith(own) else root_of(error)
     if root is not error:
-        words = f"{words} (from {' '.join(f'{type(root).__name__}: {root}'.split()).removesuffix(':')})"
+        words = (
+            f"{words} (from {' '.join(f'{type(root).__name__}: {root}'.split()).removesuffix(':')})"
+        )
     frames = [f for f in frames if not f.filename.startswith(others)]
-    places = [f"{Path(f.filename).name}:{f.lineno}" for f in frames if "site-packages" not in f.filename]
+    places = [
+        f"{Path(f.filename).name}:{f.lineno}" for f in frames if "site-packages" not in f.filename
+    ]
     return words if not places or places[-1] in words else f"{words} ({places[-1]})"
 
 
@@ -98,7 +104,10 @@ def answer(options: argparse.Namespace) -> int:
     if num_bytes == sys.maxsize:  # no plan fits
         return ABOVE
     if options.fail_above is not None and num_bytes > options.fail_above:
-        print(f"stepscope: {format_bytes(num_bytes)} is above {format_bytes(options.fail_above)}", file=sys.stderr)
+        print(
+            f"stepscope: {format_bytes(num_bytes)} is above {format_bytes(options.fail_above)}",
+            file=sys.stderr,
+        )
         return ABOVE
     return 0
 

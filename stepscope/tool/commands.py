@@ -1,5 +1,4 @@
-"""What each command of ``stepscope`` finds, for whoever calls it: bytes for --fail-above, a text, and JSON.
-"""
+"""What each command of ``stepscope`` finds, for whoever calls it: bytes for --fail-above, a text, and JSON."""
 
 import argparse
 import importlib
@@ -69,7 +68,8 @@ def largest_that_fits(spare_of: Callable[[int], int]) -> Largest:
             spare[guess] = spare_of(guess)
         except TooFewRows as few:
             num_rows, batch_size = few.args
-            too_large, is_all_rows = max(fits + 1, min(guess, guess * num_rows // batch_size + 1)), True
+            too_large = max(fits + 1, min(guess, guess * num_rows // batch_size + 1))
+            is_all_rows = True
             continue
         if spare[guess] >= 0:
             before, fits = fits, guess
@@ -103,7 +103,9 @@ def loaded_build(target: str, arguments: Sequence[str] = ()) -> Callable:
 
         return Script(target, tuple(arguments))
     if arguments:
-        raise ValueError(f"{' '.join(arguments)!r}: only a script, such as train.py, takes arguments")
+        raise ValueError(
+            f"{' '.join(arguments)!r}: only a script, such as train.py, takes arguments"
+        )
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
         raise ValueError(
@@ -123,7 +125,11 @@ def loaded_build(target: str, arguments: Sequence[str] = ()) -> Callable:
         sys.path.insert(0, "")
         module = importlib.import_module(place)
     if not callable(getattr(module, name, None)):
-        there = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        there = [
+            key
+            for key, value in vars(module).items()
+            if callable(value) and not key.startswith("_")
+        ]
         raise ValueError(f"{place!r} has no function {name!r}; it has {', '.join(there) or 'none'}")
     return getattr(module, name)
 
@@ -131,7 +137,12 @@ def loaded_build(target: str, arguments: Sequence[str] = ()) -> Callable:
 def progress(words: str = "") -> None:
     """A line on stderr; on a terminal it replaces the one before, and without words it clears that."""
     if sys.stderr.isatty():
-        print(f"\r\x1b[Kstepscope: {words} ..." if words else "\r\x1b[K", end="", file=sys.stderr, flush=True)
+        print(
+            f"\r\x1b[Kstepscope: {words} ..." if words else "\r\x1b[K",
+            end="",
+            file=sys.stderr,
+            flush=True,
+        )
     elif words:
         print(f"stepscope: {words} ...", file=sys.stderr, flush=True)
 
@@ -139,19 +150,23 @@ def progress(words: str = "") -> None:
 def report_command(options: argparse.Namespace) -> Found:
     """``stepscope report``: the bytes that --fail-above looks at, the text, and JSON."""
     if importlib.util.find_spec("torch") is None:
-        raise ValueError("stepscope report traces a program with PyTorch, which is not installed: pip install torch")
+        raise ValueError(
+            "stepscope report traces a program with PyTorch, which is not installed: pip install torch"
+        )
     card = card_named(options.card) if options.card else None
     of_scripts = options.batches, options.vary, options.until, options.ranks
     if any(of_scripts) and not options.target.endswith(SCRIPTS):
         raise ValueError(
-            f"--batches, --until, --vary and --ranks run a script such as train.py, not {options.target!r}")
+            f"--batches, --until, --vary and --ranks run a script such as train.py, not {options.target!r}"
+        )
     from stepscope.advice.diagnosis import changes_in_words
     from stepscope.tool.program_report import report_on
     from stepscope.tool.script import NoEvaluation
     from stepscope.tracing.scratch_disk import on_scratch_disk
 
     # From the program's first import until its report is printed: a thread of the program's may go on.
-    disk, film = options.until_printed.enter_context(on_scratch_disk()), options.film and os.path.abspath(options.film)
+    disk = options.until_printed.enter_context(on_scratch_disk())
+    film = options.film and os.path.abspath(options.film)
     build = loaded_build(options.target, options.script_arguments)
     if options.until:
         build = replace(build, until_eval=True)
@@ -162,15 +177,23 @@ def report_command(options: argparse.Namespace) -> Found:
         return largest_found(options, build, card)
     name = options.target + f", rank 0 of {options.ranks}" * bool(options.ranks)
     report = partial(
-        report_on, name=name, steps=options.steps, say=progress, assume=dict(options.assume),
-        num_batches=options.batches, card=card, begin=options.begin,
+        report_on,
+        name=name,
+        steps=options.steps,
+        say=progress,
+        assume=dict(options.assume),
+        num_batches=options.batches,
+        card=card,
+        begin=options.begin,
     )
     try:
         result = report(build)
     except NoEvaluation:
         if not options.until or not build.cuts_epoch:
             raise
-        progress("no evaluation at the end of the epoch that was cut short: following all its steps")
+        progress(
+            "no evaluation at the end of the epoch that was cut short: following all its steps"
+        )
         result = report(replace(build, cuts_epoch=False))
     if film:
         from memkit.widgets.step_film import StepFilm
@@ -186,10 +209,15 @@ def report_as_data(result) -> dict:
     from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE
 
     return {
-        "name": result.name, "batches": result.batches, "allocated_bytes": result.allocated_bytes,
+        "name": result.name,
+        "batches": result.batches,
+        "allocated_bytes": result.allocated_bytes,
         "reserved_bytes": result.page.result.peak_reserved_bytes,
-        "expected_bytes": result.expected_bytes, "peak": asdict(result.timeline.peak), "moment": result.page.moment,
-        "lines": [asdict(line) for line in result.page.lines], "changes": changes_as_data(result.changes),
+        "expected_bytes": result.expected_bytes,
+        "peak": asdict(result.timeline.peak),
+        "moment": result.page.moment,
+        "lines": [asdict(line) for line in result.page.lines],
+        "changes": changes_as_data(result.changes),
         "growing": [asdict(line) for line in result.page.growing],
         "own_line": result.trace.provenance.get(OWN_LINE, ""),
         "about_number": result.trace.provenance.get(ABOUT_NUMBER, "").splitlines(),
@@ -214,21 +242,28 @@ def largest_found(options: argparse.Namespace, script, card) -> Found:
     if options.fail_above is not None:
         raise ValueError(f"--vary {word} finds a number and no bytes, so it takes no --fail-above")
     if not any(map(place.search, script.arguments)):
-        raise ValueError(f"--vary {word}: no argument of the script is {word!r}; write -- --batch-size {word}")
+        raise ValueError(
+            f"--vary {word}: no argument of the script is {word!r}; write -- --batch-size {word}"
+        )
 
     batch_of_one: dict[str, int] = {}
 
     def spare_with(build: Callable, number: int) -> int:
         progress(f"tracing with {word} = {number:,}")
-        varied = replace(build, arguments=tuple(place.sub(str(number), word) for word in script.arguments))
+        varied = replace(
+            build, arguments=tuple(place.sub(str(number), word) for word in script.arguments)
+        )
         varied = watched(varied, loaders := Loaders())
-        traced = partial(trace_script, steps=options.steps + bool(options.batches), assume=dict(options.assume))
+        traced = partial(
+            trace_script, steps=options.steps + bool(options.batches), assume=dict(options.assume)
+        )
         failed = None
         try:
             if options.batches:
                 varied, _ = on_its_worst(varied, options.batches, traced, progress)
             trace = traced(varied, say=progress)
-        except ValueError as error:  # such as a loader that hands out nothing, because it drops its last batch
+        except ValueError as error:
+            # such as a loader that hands out nothing, because it drops its last batch
             failed = error
         num_rows, batch_size = loaders.rows_and_batch
         grows = batch_size > batch_of_one.setdefault(word, batch_size)  # the first number is 1
@@ -239,14 +274,20 @@ def largest_found(options: argparse.Namespace, script, card) -> Found:
         [fit] = fits_on(card, left_out_of(trace), replay_trace(trace).peak_allocated_bytes)
         return fit.expected_bytes
 
-    rows = [(f"{Path(options.target).name} on one {card.name}", f"the largest {word} that should fit")]
+    rows = [
+        (f"{Path(options.target).name} on one {card.name}", f"the largest {word} that should fit")
+    ]
     plain = largest_that_fits(partial(spare_with, script))
     try:
         recomputed = largest_that_fits(partial(spare_with, changed_build(script, "checkpointed")))
     except ValueError as error:
         recomputed = f"not traced: {error}"
     rows += [("as it is", str(plain)), ("with full recomputation", str(recomputed))]
-    data = {"largest": plain.number, "recomputed": getattr(recomputed, "number", None), "card": card.name}
+    data = {
+        "largest": plain.number,
+        "recomputed": getattr(recomputed, "number", None),
+        "card": card.name,
+    }
     return 0 if plain.number else sys.maxsize, aligned_table(rows), data
 
 
@@ -269,7 +310,13 @@ def list_command(options: argparse.Namespace) -> Found:
 def changes_as_data(changes: Sequence) -> list[dict]:
     """Effects as plain data."""
     return [
-        {"name": c.name, "why": c.why, "before_bytes": c.before_bytes, "after_bytes": c.after_bytes, "known_by": c.how}
+        {
+            "name": c.name,
+            "why": c.why,
+            "before_bytes": c.before_bytes,
+            "after_bytes": c.after_bytes,
+            "known_by": c.how,
+        }
         for c in changes
     ]
 
@@ -297,16 +344,29 @@ def fit_command(options: argparse.Namespace) -> Found:
     job = f"{model.name} on {num_cards} × {card.name}, {options.tokens:,} tokens a step in sequences of {seq_len:,}"
     progress(f"trying plans for {job}")
     plans = find_plans(
-        model, card, tokens_per_step=options.tokens, seq_len=seq_len, num_cards=num_cards, adapter=adapter,
-        host_room_bytes=options.host, code=options.code,
+        model,
+        card,
+        tokens_per_step=options.tokens,
+        seq_len=seq_len,
+        num_cards=num_cards,
+        adapter=adapter,
+        host_room_bytes=options.host,
+        code=options.code,
     )
     progress("tracing its code" if plans.first else "done")
     plan = plans.chosen
-    code = code_of(plan, options.code).text if plan and plan.traced_bytes else ""  # none is printed that was not traced
+    # none is printed that was not traced
+    code = code_of(plan, options.code).text if plan and plan.traced_bytes else ""
     data = {
-        "model": model.name, "card": card.name, "num_cards": num_cards, "chosen": plan and plan_as_data(plan),
-        "code": code, "why": plans.why(plan) if plan else "", "not_tried": plans.not_tried,
-        "front": [plan_as_data(p) for p in plans.front], "missed": [plan_as_data(p) for p in plans.missed],
+        "model": model.name,
+        "card": card.name,
+        "num_cards": num_cards,
+        "chosen": plan and plan_as_data(plan),
+        "code": code,
+        "why": plans.why(plan) if plan else "",
+        "not_tried": plans.not_tried,
+        "front": [plan_as_data(p) for p in plans.front],
+        "missed": [plan_as_data(p) for p in plans.missed],
     }
     needed = max(plan.peak_bytes, plan.traced_bytes or 0) if plan else sys.maxsize
     return needed, f"{job}:\n\n{plans}\n\n{code}".strip(), data
@@ -315,10 +375,16 @@ def fit_command(options: argparse.Namespace) -> Found:
 def plan_as_data(plan) -> dict:
     """A plan as plain data."""
     return {
-        "name": plan.name, "layout": plan.layout and plan.layout.name, "peak_bytes": plan.peak_bytes,
-        "traced_bytes": plan.traced_bytes, "seconds": plan.seconds,
-        "to_spare_bytes": plan.fit.expected_bytes, "host_bytes": plan.host_bytes,
-        "verdict": plan.fit.verdict, "gives_up": plan.gives_up, "price": plan.price,
+        "name": plan.name,
+        "layout": plan.layout and plan.layout.name,
+        "peak_bytes": plan.peak_bytes,
+        "traced_bytes": plan.traced_bytes,
+        "seconds": plan.seconds,
+        "to_spare_bytes": plan.fit.expected_bytes,
+        "host_bytes": plan.host_bytes,
+        "verdict": plan.fit.verdict,
+        "gives_up": plan.gives_up,
+        "price": plan.price,
     }
 
 
@@ -331,9 +397,13 @@ def snapshot_command(options: argparse.Namespace) -> Found:
         raise ValueError(f"{options.file!r} is no file")
     page = diagnose_memory(Path(options.file), device=options.device)
     data = {
-        "file": options.file, "device": page.recorded.device, "other_devices": page.recorded.other_devices,
-        "allocated_bytes": page.result.peak_allocated_bytes, "reserved_bytes": page.result.peak_reserved_bytes,
-        "failed": page.recorded.failed or None, "growing": [asdict(line) for line in page.growing],
+        "file": options.file,
+        "device": page.recorded.device,
+        "other_devices": page.recorded.other_devices,
+        "allocated_bytes": page.result.peak_allocated_bytes,
+        "reserved_bytes": page.result.peak_reserved_bytes,
+        "failed": page.recorded.failed or None,
+        "growing": [asdict(line) for line in page.growing],
         "lines": [asdict(line) for line in page.lines],
         "changes": changes_as_data(page.changes),
         "cures": [{"name": cure.name, "why": cure.why} for cure in page.cures],
@@ -341,4 +411,9 @@ def snapshot_command(options: argparse.Namespace) -> Found:
     return page.result.peak_reserved_bytes, str(page), data
 
 
-COMMANDS = {"report": report_command, "fit": fit_command, "list": list_command, "snapshot": snapshot_command}
+COMMANDS = {
+    "report": report_command,
+    "fit": fit_command,
+    "list": list_command,
+    "snapshot": snapshot_command,
+}

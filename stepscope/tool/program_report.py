@@ -12,7 +12,14 @@ from memkit.cards import CARDS, Card
 from memkit.fit import Fit, fit_on
 from memkit.timeline import MemoryTimeline
 from memkit.units import aligned_table, format_bytes
-from stepscope.advice.changes import EIGHT_BIT, HALF_BATCH, Change, Effect, best_of_each_kind, helpful
+from stepscope.advice.changes import (
+    EIGHT_BIT,
+    HALF_BATCH,
+    Change,
+    Effect,
+    best_of_each_kind,
+    helpful,
+)
 from stepscope.advice.diagnosis import Diagnosis, changes_in_words, diagnose_memory, growth_in_words
 from stepscope.advice.growing import Growing
 from stepscope.advice.left_out import LeftOut, fits_of, left_out_in_words, left_out_of
@@ -56,7 +63,9 @@ class Report:
     @property
     def headline(self) -> str:
         """The first line, or two of them."""
-        return headline(self.name, self.trace, self.page.result, self.left_out, self.fits, self.batches)
+        return headline(
+            self.name, self.trace, self.page.result, self.left_out, self.fits, self.batches
+        )
 
     @property
     def details(self) -> str:
@@ -66,19 +75,34 @@ class Report:
         said = []
         if (unsplit := self.allocated_bytes - self.trace.peak_bytes) > 0:
             said.append(
-                f"Of the first, {format_bytes(unsplit)} are ends of blocks that the allocator does not split off.")
+                f"Of the first, {format_bytes(unsplit)} are ends of blocks that the allocator does not split off."
+            )
         if self.steps_bytes < self.trace.peak_bytes:
-            said.append(f"Making the model takes more than any step: the steps reach {format_bytes(self.steps_bytes)}.")
+            said.append(
+                f"Making the model takes more than any step: the steps reach {format_bytes(self.steps_bytes)}."
+            )
         if copied := self.trace.provenance.get("copies of the weights"):
             said.append(
                 f"Of the weights {format_bytes(int(copied.split()[0]))} are a second set, of the trained ones' sizes, "
-                "that nobody trains: an average's, as EMA keeps it, a target or a reference model, or gathered copies.")
+                "that nobody trains: an average's, as EMA keeps it, a target or a reference model, or gathered copies."
+            )
         about = filter(None, self.trace.provenance.get(ABOUT_NUMBER, "").split("\n"))
         said += [f"About this number: {words}." for words in about]
         fits = [["card", "memory left, expected", "verdict"]]
-        fits += [[fit.card, format_bytes(fit.expected_bytes).replace("-", "−"), fit.verdict] for fit in self.fits]
-        lines = [("made at the peak by", "part", "blocks", "bytes"), *(line.row for line in self.page.lines)]
-        tables = (str(self.timeline), aligned_table(lines), left_out_in_words(self.left_out), aligned_table(fits))
+        fits += [
+            [fit.card, format_bytes(fit.expected_bytes).replace("-", "−"), fit.verdict]
+            for fit in self.fits
+        ]
+        lines = [
+            ("made at the peak by", "part", "blocks", "bytes"),
+            *(line.row for line in self.page.lines),
+        ]
+        tables = (
+            str(self.timeline),
+            aligned_table(lines),
+            left_out_in_words(self.left_out),
+            aligned_table(fits),
+        )
         start = "\n".join(said)
         return "\n\n".join([*[start][: len(said)], *growth_in_words(self.page.growing), *tables])
 
@@ -86,35 +110,56 @@ class Report:
         return f"{self.headline}\n\n{self.details}\n\n{changes_in_words(self.changes)}"
 
 
-def headline(name: str, trace: MemoryTimeline, result: Replay, left_out, fits: tuple[Fit, ...], batches: str) -> str:
+def headline(
+    name: str, trace: MemoryTimeline, result: Replay, left_out, fits: tuple[Fit, ...], batches: str
+) -> str:
     """The peak, its moment, the program's own line that ran then, and the least card that it fits, or the one asked."""
     from stepscope.tracing.log import OWN_LINE
 
-    expected = format_bytes(result.peak_allocated_bytes + sum(item.expected_bytes for item in left_out))
+    expected = format_bytes(
+        result.peak_allocated_bytes + sum(item.expected_bytes for item in left_out)
+    )
     line, moment = trace.provenance.get(OWN_LINE, ""), trace.events.moment(result.peak_event)
     fit = fits[0] if len(fits) == 1 else smallest_that_fits(fits)
-    verdict = f"it {fit.verdict} on one {fit.card}" if fit else "no card of the table has room for it"
-    total = f"{name}: {format_bytes(result.peak_allocated_bytes)} allocated at the peak, in {moment}"
+    verdict = (
+        f"it {fit.verdict} on one {fit.card}" if fit else "no card of the table has room for it"
+    )
+    total = (
+        f"{name}: {format_bytes(result.peak_allocated_bytes)} allocated at the peak, in {moment}"
+    )
     total += f", at {line}" * bool(line) + f"; {expected} expected on the card: {verdict}."
     return f"{batches}: {expected}; {verdict}.\n{total}" if batches else total
 
 
-def fits_on(card: Card | None, left_out: tuple[LeftOut, ...], allocated_bytes: int) -> tuple[Fit, ...]:
+def fits_on(
+    card: Card | None, left_out: tuple[LeftOut, ...], allocated_bytes: int
+) -> tuple[Fit, ...]:
     """The one card, or every NVIDIA card of the table, with the room left beside the tensors."""
     if card is None:
         return fits_of(left_out, allocated_bytes)
     holes = left_out[-1]
-    return (fit_on(card, allocated_bytes, (holes.low_bytes, holes.expected_bytes, holes.high_bytes)),)
+    return (
+        fit_on(card, allocated_bytes, (holes.low_bytes, holes.expected_bytes, holes.high_bytes)),
+    )
 
 
 def smallest_that_fits(fits: tuple[Fit, ...]) -> Fit | None:
     """Of the cards with room, as far as one can expect, the one with least memory."""
-    return min((fit for fit in fits if fit.is_expected), key=lambda fit: CARDS[fit.card].memory_bytes, default=None)
+    return min(
+        (fit for fit in fits if fit.is_expected),
+        key=lambda fit: CARDS[fit.card].memory_bytes,
+        default=None,
+    )
 
 
 def report_on(
-    build: Callable, name: str = "program", steps: int = 2, say: Callable[[str], None] = lambda words: None,
-    assume: Mapping[str, float] | None = None, num_batches: int = 0, card: Card | None = None,
+    build: Callable,
+    name: str = "program",
+    steps: int = 2,
+    say: Callable[[str], None] = lambda words: None,
+    assume: Mapping[str, float] | None = None,
+    num_batches: int = 0,
+    card: Card | None = None,
     begin: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """Trace ``build`` on CUDA's rules, diagnose it, and trace the changes that help most.
@@ -138,23 +183,33 @@ def report_on(
     from stepscope.tracing.trace import trace_script
 
     steps += bool(num_batches)  # the second step's batch may have been fetched before the first
-    traced, loaders, batches = partial(trace_script, steps=steps, say=say, assume=assume), Loaders(), ""
+    traced = partial(trace_script, steps=steps, say=say, assume=assume)
+    loaders = Loaders()
+    batches = ""
     script, changed = build, partial(changed_build, build)
     if num_batches:
         build, batches = on_its_worst(script, num_batches, traced, say)
 
         def changed(name: str) -> Callable:
-            halved = partial(on_its_worst, changed_build(script, name), 2 * num_batches, traced, say)
+            halved = partial(
+                on_its_worst, changed_build(script, name), 2 * num_batches, traced, say
+            )
             return halved()[0] if name == "half_batch" else changed_build(build, name)
 
     say(f"tracing {steps} steps of {name}")
     optimizers: set[str] = set()
-    counted = register_optimizer_step_post_hook(lambda optimizer, *_: optimizers.add(type(optimizer).__name__))
+    counted = register_optimizer_step_post_hook(
+        lambda optimizer, *_: optimizers.add(type(optimizer).__name__)
+    )
     try:
-        trace = traced(watched(build, loaders) if isinstance(build, Script) and not num_batches else build)
+        trace = traced(
+            watched(build, loaders) if isinstance(build, Script) and not num_batches else build
+        )
     finally:
         counted.remove()
-    result, left_out, batches = replay_trace(trace), left_out_of(trace), batches or difference(loaders.seen)
+    result = replay_trace(trace)
+    left_out = left_out_of(trace)
+    batches = batches or difference(loaders.seen)
     fits = fits_on(card, left_out, result.peak_allocated_bytes)
     begin(headline(name, trace, result, left_out, fits, batches))
     say(f"replaying {len(trace.events):,} events")
@@ -173,11 +228,16 @@ def report_on(
     cures = [cure for cure in page.cures if cure is not EIGHT_BIT or optimizers & {"Adam", "AdamW"}]
     if HALF_BATCH not in cures:  # what everybody tries first is traced in any case
         cures.insert(0, HALF_BATCH)
-    known = (*page.changes, *verified(script, changed, cures, page.peak_reserved_bytes, traced, say))
+    known = (
+        *page.changes,
+        *verified(script, changed, cures, page.peak_reserved_bytes, traced, say),
+    )
     return replace(report, changes=tuple(best_of_each_kind(helpful(known), NUM_CHANGES)))
 
 
-def grown(page: Diagnosis, traced: Callable, build: Callable, steps: int, say: Callable) -> tuple[Growing, ...]:
+def grown(
+    page: Diagnosis, traced: Callable, build: Callable, steps: int, say: Callable
+) -> tuple[Growing, ...]:
     """What still grows over four steps: a batch that is fetched ahead grows once, and a leak goes on."""
     if not page.growing or steps >= STEPS_OF_A_LEAK:
         return page.growing
@@ -191,7 +251,12 @@ def grown(page: Diagnosis, traced: Callable, build: Callable, steps: int, say: C
 
 
 def verified(
-    build: Callable, changed: Callable, cures: Sequence[Change], before_bytes: int, traced: Callable, say: Callable
+    build: Callable,
+    changed: Callable,
+    cures: Sequence[Change],
+    before_bytes: int,
+    traced: Callable,
+    say: Callable,
 ) -> Iterator[Effect]:
     """The cures that can be made, each known by a trace of the program with that change.
 
@@ -213,4 +278,6 @@ def verified(
         name = f"{cure.name} ({' '.join(option)})" if option and cure is HALF_BATCH else cure.name
         after = replay_trace(trace).peak_reserved_bytes
         change = replace(cure, name=name)
-        yield Effect(change=change, before_bytes=before_bytes, after_bytes=after, how="second trace")
+        yield Effect(
+            change=change, before_bytes=before_bytes, after_bytes=after, how="second trace"
+        )

@@ -37,7 +37,19 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from stepscope.tracing.ranks import names_of_torchrun
 from stepscope.tracing.refusals import KIT_HOME, OWN_HOME
 
-LEFT_OUT = {"matplotlib", "load_ext", "reload_ext", "autoreload", "config", "pip", "conda", "env", "bash", "sh", "html"}
+LEFT_OUT = {
+    "matplotlib",
+    "load_ext",
+    "reload_ext",
+    "autoreload",
+    "config",
+    "pip",
+    "conda",
+    "env",
+    "bash",
+    "sh",
+    "html",
+}
 TIMED = {"time", "capture"}
 """Magics of a cell or a line around Python, which runs."""
 
@@ -53,8 +65,13 @@ def cells_of(path: str) -> list[tuple[str, str]]:
         cells = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
         texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{path!r} is no notebook as Jupyter writes it since 2015 (format 4)") from None
-    return [(name, as_python(text, name)) for name, text in ((f"{path} cell {n}", t) for n, t in enumerate(texts, 1))]
+        raise ValueError(
+            f"{path!r} is no notebook as Jupyter writes it since 2015 (format 4)"
+        ) from None
+    return [
+        (name, as_python(text, name))
+        for name, text in ((f"{path} cell {n}", t) for n, t in enumerate(texts, 1))
+    ]
 
 
 def as_python(text: str, name: str) -> str:
@@ -72,10 +89,14 @@ def as_python(text: str, name: str) -> str:
             continue
         indent, percents, magic, rest = found.groups()
         if magic and magic not in LEFT_OUT | TIMED:
-            raise ValueError(f"{Path(name).name}: {percents}{magic} is not followed; write it as Python or take it out")
+            raise ValueError(
+                f"{Path(name).name}: {percents}{magic} is not followed; write it as Python or take it out"
+            )
         if percents == "%%" and magic in LEFT_OUT:
             return ""
-        lines[number] = f"{indent}{rest.strip()}" if magic in TIMED and percents == "%" else f"{indent}pass"
+        lines[number] = (
+            f"{indent}{rest.strip()}" if magic in TIMED and percents == "%" else f"{indent}pass"
+        )
     return "\n".join(lines)
 
 
@@ -150,12 +171,20 @@ class Script:
                 continue
             done.add(file)
             with suppress(SyntaxError, UnicodeDecodeError):
-                for statement in imports_in(ast.parse("\n".join(text for _, text in texts_of(file)))):
-                    root = (getattr(statement, "module", None) or statement.names[0].name).partition(".")[0]
+                for statement in imports_in(
+                    ast.parse("\n".join(text for _, text in texts_of(file)))
+                ):
+                    root = (
+                        getattr(statement, "module", None) or statement.names[0].name
+                    ).partition(".")[0]
                     places = places_of(root, folder)
                     if any(is_own(root, str(place), folder) for place in places):
-                        waiting += [file for place in places for file in (place, *place.parent.rglob("*.py"))
-                                    if place.name == "__init__.py" or file == place]
+                        waiting += [
+                            file
+                            for place in places
+                            for file in (place, *place.parent.rglob("*.py"))
+                            if place.name == "__init__.py" or file == place
+                        ]
                     else:
                         with suppress(Exception):
                             exec(compile(ast.Module([statement], []), str(file), "exec"), {})  # noqa: S102 - the script's own imports
@@ -182,7 +211,9 @@ class Script:
                 ending = f" with exit code {error.code}" if error.code else ""
             finally:  # a second run makes anew what the script's own modules make when they are imported
                 for name in set(sys.modules) - before:
-                    if is_own(name.partition(".")[0], getattr(sys.modules[name], "__file__", None), folder):
+                    if is_own(
+                        name.partition(".")[0], getattr(sys.modules[name], "__file__", None), folder
+                    ):
                         del sys.modules[name]
         follower.count_update()
         if recorder.is_empty and not ending:
@@ -197,8 +228,10 @@ class Script:
                 "one batch (drop_last=True) hands out none"
             )
         if not follower.has_evaluated:
-            raise NoEvaluation(f"{Path(self.path).name} ended without an evaluation: no module ran in eval(), without "
-                               "gradients, after a step")
+            raise NoEvaluation(
+                f"{Path(self.path).name} ended without an evaluation: no module ran in eval(), without "
+                "gradients, after a step"
+            )
         if not follower.has_ended:
             follower.end_step()
 
@@ -229,8 +262,14 @@ def is_own(name: str, file: str | None, folder: str) -> bool:
         return False
     if file.startswith(LIBRARIES):
         return False
-    root = next((parent.parent for parent in Path(file).parents if parent.name == name), Path(file).parent)
-    return Path(file).is_relative_to(folder) or Path(folder).is_relative_to(root) or name not in installed_names()
+    root = next(
+        (parent.parent for parent in Path(file).parents if parent.name == name), Path(file).parent
+    )
+    return (
+        Path(file).is_relative_to(folder)
+        or Path(folder).is_relative_to(root)
+        or name not in installed_names()
+    )
 
 
 @functools.cache
@@ -241,7 +280,11 @@ def installed_names() -> frozenset[str]:
 
 def texts_of(file: Path) -> list[tuple[str, str]]:
     """Name and Python of a file, or of each cell of a notebook."""
-    return cells_of(str(file)) if file.suffix == ".ipynb" else [(str(file), file.read_text(encoding="utf-8"))]
+    return (
+        cells_of(str(file))
+        if file.suffix == ".ipynb"
+        else [(str(file), file.read_text(encoding="utf-8"))]
+    )
 
 
 def run_file(path: str) -> None:
@@ -276,7 +319,9 @@ class Follower:
         self.has_evaluated, self.loader = not script.until_eval, None
         self.contexts = ExitStack()
         recorder.on_update = self.update_begins
-        self.contexts.enter_context(patch.object(Optimizer, "add_param_group", self.adding(Optimizer.add_param_group)))
+        self.contexts.enter_context(
+            patch.object(Optimizer, "add_param_group", self.adding(Optimizer.add_param_group))
+        )
         self.made = self.contexts.enter_context(script.during_build())
         if script.until_eval and script.cuts_epoch:
             ask = self.asking(_BaseDataLoaderIter.__next__)

@@ -94,16 +94,30 @@ class Properties:
     name, major, minor = "a card that is traced", *CAPABILITY
 
     def __getattr__(self, name: str):
-        raise not_followed(f"get_device_properties().{name}", "write the number of the card you mean")
+        raise not_followed(
+            f"get_device_properties().{name}", "write the number of the card you mean"
+        )
 
 
 ANSWERS = (
-    (None, torch.cuda, "_lazy_init ipc_collect set_device set_rng_state set_sync_debug_mode synchronize"),
+    (
+        None,
+        torch.cuda,
+        "_lazy_init ipc_collect set_device set_rng_state set_sync_debug_mode synchronize",
+    ),
     (None, torch.cuda, "set_rng_state_all manual_seed manual_seed_all seed seed_all"),
-    (None, torch.cuda.random, "set_rng_state set_rng_state_all manual_seed manual_seed_all seed seed_all"),
+    (
+        None,
+        torch.cuda.random,
+        "set_rng_state set_rng_state_all manual_seed manual_seed_all seed seed_all",
+    ),
     (None, torch.cuda, "reset_accumulated_memory_stats set_per_process_memory_fraction"),
     # These change or read a real allocator, and no tensor.
-    (None, torch.cuda.memory, "_record_memory_history _dump_snapshot _snapshot set_per_process_memory_fraction"),
+    (
+        None,
+        torch.cuda.memory,
+        "_record_memory_history _dump_snapshot _snapshot set_per_process_memory_fraction",
+    ),
     (None, torch.cuda.profiler, "start stop"),
     (None, torch.accelerator, "synchronize set_device_index"),
     (None, Tensor, "record_stream"),
@@ -132,7 +146,11 @@ def answering(value: object) -> Callable:
 
 
 REFUSED = (
-    (torch.cuda, "CUDAGraph", "trace the step without it: a graph keeps what its capture has allocated"),
+    (
+        torch.cuda,
+        "CUDAGraph",
+        "trace the step without it: a graph keeps what its capture has allocated",
+    ),
     (torch.cuda, "MemPool", "trace the step without it: all pools together take what one takes"),
 )
 """What a trace cannot follow, and what to write in its place."""
@@ -163,13 +181,21 @@ def is_available() -> bool:
 STAND_INS = (
     *((home, name, answering(value)) for value, home, names in ANSWERS for name in names.split()),
     *((home, name, refusing_of(home, name, instead)) for home, name, instead in REFUSED),
-    *((torch.cuda, name, Stream) for name in ("Stream", "Event", "current_stream", "default_stream", "cudart")),
+    *(
+        (torch.cuda, name, Stream)
+        for name in ("Stream", "Event", "current_stream", "default_stream", "cudart")
+    ),
     (torch.accelerator, "current_stream", Stream),
     (torch.cuda.nvtx, "_nvtx", Stream()),
     (torch.cuda, "is_available", is_available),
-    *((home, "get_rng_state", lambda *_: torch.get_rng_state()) for home in (torch.cuda, torch.cuda.random)),
-    *((home, "get_rng_state_all", lambda: [torch.get_rng_state() for _ in range(num_cards())])
-      for home in (torch.cuda, torch.cuda.random)),
+    *(
+        (home, "get_rng_state", lambda *_: torch.get_rng_state())
+        for home in (torch.cuda, torch.cuda.random)
+    ),
+    *(
+        (home, "get_rng_state_all", lambda: [torch.get_rng_state() for _ in range(num_cards())])
+        for home in (torch.cuda, torch.cuda.random)
+    ),
     (torch.cuda, "default_generators", Generators()),
     (torch.cuda, "initial_seed", torch.initial_seed),
     *((home, "device_count", num_cards) for home in (torch.cuda, torch.accelerator)),
@@ -182,8 +208,12 @@ STAND_INS = (
 NAMED = CARDS["A100 SXM 80 GB"]
 """The card whose free bytes are told where nobody has chosen one."""
 
-STATISTICS = {"allocated_bytes": "allocated", "reserved_bytes": "reserved", "active_bytes": "active",
-              "requested_bytes": "requested"}
+STATISTICS = {
+    "allocated_bytes": "allocated",
+    "reserved_bytes": "reserved",
+    "active_bytes": "active",
+    "requested_bytes": "requested",
+}
 """torch's names, and the allocator's."""
 
 
@@ -200,7 +230,7 @@ class Counters:
         if log is not self.log or self.position > len(log.events):
             self.log, self.position = log, 0
             self.allocator, self.addresses, self.threads = CachingAllocator(), {}, set()
-        for event in log.events[self.position:]:
+        for event in log.events[self.position :]:
             if event >= 0:
                 operation, _, phase = log.births[event]
                 self.addresses[event] = self.allocator.malloc(log.sizes[event])
@@ -244,14 +274,22 @@ def counted(log_of) -> Iterator[None]:
     """Inside, a program that asks for its memory is told it."""
     counters = Counters(log_of)
     answers = {
-        "memory_stats": counters.statistics, "mem_get_info": counters.free_and_total,
+        "memory_stats": counters.statistics,
+        "mem_get_info": counters.free_and_total,
         "memory_allocated": counters.statistic("allocated_bytes.all.current"),
         "max_memory_allocated": counters.statistic("allocated_bytes.all.peak"),
         "memory_reserved": counters.statistic("reserved_bytes.all.current"),
         "max_memory_reserved": counters.statistic("reserved_bytes.all.peak"),
     }
-    answers |= {"memory_cached": answers["memory_reserved"], "max_memory_cached": answers["max_memory_reserved"]}
-    for name in ("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached"):
+    answers |= {
+        "memory_cached": answers["memory_reserved"],
+        "max_memory_cached": answers["max_memory_reserved"],
+    }
+    for name in (
+        "reset_peak_memory_stats",
+        "reset_max_memory_allocated",
+        "reset_max_memory_cached",
+    ):
         answers[name] = lambda *_, **__: counters.allocator_now().reset_peak()
     answers["empty_cache"] = lambda *_, **__: counters.allocator_now().empty_cache()
     with ExitStack() as stack:

@@ -45,17 +45,23 @@ def held_again(num_bytes: int, place_name: str) -> Held:
         place = place_named(wanted) or place
     places = getattr(MODES[-1], "places", None) if MODES else None
     if places is None:
-        return Held(torch.empty(num_bytes, dtype=torch.uint8, device="cpu").untyped_storage(), Place.HOST)
+        return Held(
+            torch.empty(num_bytes, dtype=torch.uint8, device="cpu").untyped_storage(), Place.HOST
+        )
     with places.makes(place), torch._C.DisableTorchFunction():
         return Held(torch.empty(num_bytes, dtype=torch.uint8, device=META).untyped_storage(), place)
 
 
-def tensor_again(held: Held, dtype: torch.dtype, shape, stride, offset: int, requires_grad: bool) -> Tensor:
+def tensor_again(
+    held: Held, dtype: torch.dtype, shape, stride, offset: int, requires_grad: bool
+) -> Tensor:
     """A tensor in a storage."""
     with torch.no_grad(), torch._C.DisableTorchFunction():
         device = held.storage.device
         if device == META:
-            tensor = torch.empty(0, dtype=dtype, device=META).set_(held.storage, offset, shape, stride)
+            tensor = torch.empty(0, dtype=dtype, device=META).set_(
+                held.storage, offset, shape, stride
+            )
         else:
             tensor = torch.empty_strided(shape, stride, dtype=dtype, device=device)
     return tensor.requires_grad_() if requires_grad else tensor
@@ -63,7 +69,8 @@ def tensor_again(held: Held, dtype: torch.dtype, shape, stride, offset: int, req
 
 def reduced(reduce: Callable, mode) -> Callable:
     """``Tensor.__reduce_ex__``, for pickle, of tensors without values."""
-    held: weakref.WeakValueDictionary[int, Held] = weakref.WeakValueDictionary()  # a pickler keeps what it has written
+    # a pickler keeps what it has written
+    held: weakref.WeakValueDictionary[int, Held] = weakref.WeakValueDictionary()
 
     def reduce_tensor(tensor: Tensor, protocol: int):
         with torch._C.DisableTorchFunction():
@@ -74,7 +81,12 @@ def reduced(reduce: Callable, mode) -> Callable:
                 if one is None:
                     place = mode.places.of(tensor) if hasattr(mode, "places") else Place.HOST
                     one = held[storage._cdata] = Held(storage, place)
-                described = tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+                described = (
+                    tensor.dtype,
+                    tuple(tensor.shape),
+                    tensor.stride(),
+                    tensor.storage_offset(),
+                )
                 return tensor_again, (one, *described, tensor.requires_grad)
         return reduce(tensor, protocol)
 
@@ -85,7 +97,9 @@ def on_card(storage: torch.UntypedStorage, *_, **__) -> torch.UntypedStorage:
     """A real storage, copied to the trace's card."""
     if storage.device == META:
         return storage
-    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).to("cuda").untyped_storage()
+    return (
+        torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).to("cuda").untyped_storage()
+    )
 
 
 def restoring(get: Callable) -> Callable:
@@ -105,7 +119,11 @@ def restoring(get: Callable) -> Callable:
             else:
                 wanted = location if map_location is None else map_location
             wanted = os.fsdecode(wanted) if isinstance(wanted, bytes) else str(wanted)
-            return on_card(storage) if place_named(wanted) is Place.CARD else restore(storage, location)
+            return (
+                on_card(storage)
+                if place_named(wanted) is Place.CARD
+                else restore(storage, location)
+            )
 
         return restored
 
@@ -117,7 +135,9 @@ def moved(to: Callable) -> Callable:
 
     def moved_to(storage, *args, device=None, **kwargs):
         place = place_named(device if device is not None else args[0] if args else None)
-        return on_card(storage) if place is Place.CARD else to(storage, *args, device=device, **kwargs)
+        return (
+            on_card(storage) if place is Place.CARD else to(storage, *args, device=device, **kwargs)
+        )
 
     return moved_to
 
@@ -136,19 +156,34 @@ def unflattened(tensors: Mapping[str, Tensor], *_) -> Mapping[str, Tensor]:
 
 
 SAFETENSORS_NAMES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
-    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
-    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2", torch.complex64: "C64",
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.complex64: "C64",
 }
 
 
-def write_safetensors(tensors: Mapping[str, Tensor], filename, metadata: Mapping | None = None) -> None:
+def write_safetensors(
+    tensors: Mapping[str, Tensor], filename, metadata: Mapping | None = None
+) -> None:
     """The file that safetensors would write: its header, and a hole of the size of the values."""
     end, header = 0, {"__metadata__": dict(metadata)} if metadata else {}
     for name, tensor in tensors.items():
         start, end = end, end + tensor.numel() * tensor.element_size()
         header[name] = {
-            "dtype": SAFETENSORS_NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+            "dtype": SAFETENSORS_NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with open(filename, "wb") as file:
@@ -170,7 +205,11 @@ def saved_without_values(mode) -> Iterator[None]:
                 yield
                 return
             with (
-                patch.object(serialization, "_get_restore_location", restoring(serialization._get_restore_location)),
+                patch.object(
+                    serialization,
+                    "_get_restore_location",
+                    restoring(serialization._get_restore_location),
+                ),
                 patch.object(storage, "data_ptr", address),
                 patch.object(storage, "cuda", on_card),
                 patch.object(storage, "to", moved(storage.to)),

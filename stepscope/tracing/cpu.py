@@ -27,7 +27,9 @@ def fake_cpu_for_script(tracer) -> Iterator[ShapesOnly]:
         fake_cpu(tracer, ShapesOnly()) as mode,
         as_a_script_needs(mode),
         patch.object(Tensor, "_make_subclass", staticmethod(make_subclass)),
-        patch.object(torch.nn.parallel.DistributedDataParallel, "__init__", not_here("DDP's reducer")),
+        patch.object(
+            torch.nn.parallel.DistributedDataParallel, "__init__", not_here("DDP's reducer")
+        ),
     ):
         mode.rules[Tensor.__deepcopy__] = deepcopied
         mode.rules[torch.asarray] = from_storage
@@ -39,7 +41,10 @@ def fake_cpu_for_script(tracer) -> Iterator[ShapesOnly]:
 def from_storage(_, func, args, kwargs):
     """safetensors reads weights from a mapped file, which a CPU's step then shares and does not allocate."""
     if isinstance(args[0], torch.UntypedStorage):
-        raise not_followed("weights in a mapped file (from_pretrained) on the CPU's rules", "make them by from_config")
+        raise not_followed(
+            "weights in a mapped file (from_pretrained) on the CPU's rules",
+            "make them by from_config",
+        )
     return func(*args, **kwargs)
 
 

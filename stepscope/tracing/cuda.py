@@ -1,5 +1,4 @@
-"""CUDA's rules for programs that nobody here wrote: the host's memory, known values, more kernels, and what is refused.
-"""
+"""CUDA's rules for programs that nobody here wrote: the host's memory, known values, more kernels, refusals."""
 
 import functools
 import math
@@ -25,7 +24,9 @@ from stepscope.tracing.refusals import not_followed
 from stepscope.tracing.values import MAX_BYTES, ShapesOnly, has_values, refuse, storage_key
 
 
-def grouped_mm(a: Tensor, b: Tensor, offs: Tensor | None = None, bias=None, out_dtype=None) -> Tensor:
+def grouped_mm(
+    a: Tensor, b: Tensor, offs: Tensor | None = None, bias=None, out_dtype=None
+) -> Tensor:
     """Products of the groups of a mixture of experts, in any dtype, rows aligned to 16 bytes."""
     if a.dim() == b.dim():
         sizes = (len(offs) if a.dim() == 2 else a.shape[0], a.shape[-2], b.shape[-1])
@@ -37,7 +38,9 @@ def grouped_mm(a: Tensor, b: Tensor, offs: Tensor | None = None, bias=None, out_
     return torch.empty_strided(sizes, strides, dtype=dtype, device=a.device)
 
 
-def ctc_loss(scores: Tensor, targets: Tensor, lengths, target_lengths, *_, **__) -> tuple[Tensor, Tensor]:
+def ctc_loss(
+    scores: Tensor, targets: Tensor, lengths, target_lengths, *_, **__
+) -> tuple[Tensor, Tensor]:
     """A loss for each text and the forward variables, of two and a blank for each letter of the longest text.
 
     The longest is taken to be as long as the rows are padded.
@@ -73,7 +76,9 @@ TOLD = {
 
 def told(mode, func, args, kwargs):
     """A call as it is, with a warning."""
-    mode.warn_once(func.__name__, f"{func.__name__} {TOLD[func]}", is_told_in_torch=True, is_about_number=True)
+    mode.warn_once(
+        func.__name__, f"{func.__name__} {TOLD[func]}", is_told_in_torch=True, is_about_number=True
+    )
     return func(*args, **kwargs)
 
 
@@ -83,7 +88,16 @@ for name in ("", ".Tensor"):
 
 
 def four_bit_product(
-    x: Tensor, codes, shape: Sequence[int], absmax, block_size, kind, bias=None, absmax_8bit=None, *_, **__
+    x: Tensor,
+    codes,
+    shape: Sequence[int],
+    absmax,
+    block_size,
+    kind,
+    bias=None,
+    absmax_8bit=None,
+    *_,
+    **__,
 ) -> Stages:
     """The weight in the input's dtype and, where the scales are in 8 bits, the scales in float32 with their mean."""
     num_scales = 0 if absmax_8bit is None else absmax_8bit.numel()
@@ -110,7 +124,11 @@ class ScriptCard(ShapesOnly, Card):
         self.places = Places()
         self.before_write: Callable[[object], None] = lambda tensor: None
         self.rules |= (of_places := rules_of_places())
-        self.of_places = of_places.keys() | {Tensor.backward, Tensor.requires_grad_, torch.autograd.grad}
+        self.of_places = of_places.keys() | {
+            Tensor.backward,
+            Tensor.requires_grad_,
+            torch.autograd.grad,
+        }
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if kwargs and isinstance(kwargs.get("generator"), CardGenerator):
@@ -134,25 +152,40 @@ class ScriptCard(ShapesOnly, Card):
 def rules_of_places() -> dict:
     """Which handler answers which call of torch that has to do with a place."""
     rules = {
-        Tensor.get_device: lambda mode, func, args, kwargs: 0 if mode.places.of(args[0]) is Place.CARD else -1,
+        Tensor.get_device: lambda mode, func, args, kwargs: (
+            0 if mode.places.of(args[0]) is Place.CARD else -1
+        ),
         Tensor.pin_memory: lambda mode, func, args, kwargs: args[0],
-        Tensor.cuda: lambda mode, func, args, kwargs: _to(mode, Tensor.to, (args[0], Place.CARD.value), {}),
+        Tensor.cuda: lambda mode, func, args, kwargs: _to(
+            mode, Tensor.to, (args[0], Place.CARD.value), {}
+        ),
         Tensor.to: _to,
         Tensor.data.__set__: _set_data,
         torch._C._nn._parse_to: _parse_to,
         Tensor.copy_: lambda mode, func, args, kwargs: (  # to the host's memory: moves no values, allocates nothing
-            args[0] if has_values(args[0]) and not has_values(args[1]) else func(*args, **kwargs)),
-        Tensor.cpu: lambda mode, func, args, kwargs: _to(mode, Tensor.to, (args[0], Place.HOST.value), {}),
+            args[0] if has_values(args[0]) and not has_values(args[1]) else func(*args, **kwargs)
+        ),
+        Tensor.cpu: lambda mode, func, args, kwargs: _to(
+            mode, Tensor.to, (args[0], Place.HOST.value), {}
+        ),
         Tensor.data_ptr: _data_ptr,
         torch.empty_like: _like,
         torch.zeros_like: _like,
     }
     rules |= dict.fromkeys(TOLD, told)
     rules[Tensor.device.__get__] = functools.partial(_property, lambda place: place.value)
-    for name, place in (("is_cuda", Place.CARD), ("is_cpu", Place.HOST), ("is_meta", Place.NOWHERE)):
-        rules[getattr(Tensor, name).__get__] = functools.partial(_property, lambda at, place=place: at is place)
+    for name, place in (
+        ("is_cuda", Place.CARD),
+        ("is_cpu", Place.HOST),
+        ("is_meta", Place.NOWHERE),
+    ):
+        rules[getattr(Tensor, name).__get__] = functools.partial(
+            _property, lambda at, place=place: at is place
+        )
     rules |= dict.fromkeys((Tensor.__bool__, Tensor.__int__, Tensor.__index__), _read)
-    rules |= dict.fromkeys(_device_constructors() - FROM_DATA, _factory) | dict.fromkeys(FROM_DATA, _from_data)
+    rules |= dict.fromkeys(_device_constructors() - FROM_DATA, _factory) | dict.fromkeys(
+        FROM_DATA, _from_data
+    )
     return rules
 
 
@@ -180,7 +213,9 @@ def _factory(mode, func, args, kwargs):
 
 def _made_in_host(mode, func, args, kwargs):
     """Small tensors and whole numbers (a shuffled order) are real: a program reads them; large floats are not."""
-    of_card = {name: value for name, value in kwargs.items() if name not in ("generator", "pin_memory")}
+    of_card = {
+        name: value for name, value in kwargs.items() if name not in ("generator", "pin_memory")
+    }
     with mode.places.makes(Place.HOST):
         tensor = func(*args, **of_card | {"device": META})
     if tensor.layout is not torch.strided:
@@ -193,7 +228,11 @@ def _made_in_host(mode, func, args, kwargs):
 def _like(mode, func, args, kwargs):
     """Pinned memory is the host's; without a card there is none to pin."""
     kwargs.pop("pin_memory", None)
-    if place_named(kwargs.get("device")) is Place.HOST and args[0].is_meta and args[0].nbytes > MAX_BYTES:
+    if (
+        place_named(kwargs.get("device")) is Place.HOST
+        and args[0].is_meta
+        and args[0].nbytes > MAX_BYTES
+    ):
         with mode.places.makes(Place.HOST):
             return func(*args, **kwargs | {"device": META})
     return func(*args, **kwargs)
@@ -227,13 +266,17 @@ def _to(mode, func, args, kwargs):
     if rest and rest[0] is None:
         rest[0] = tensor.dtype
     source = mode.places.of(tensor)
-    made_here = mode.unplaced.get(storage_key(tensor)) if place is Place.CARD and tensor.is_meta else None
-    if made_here and made_here() is not None:  # the address of one that is gone may be another's now
+    made_here = (
+        mode.unplaced.get(storage_key(tensor)) if place is Place.CARD and tensor.is_meta else None
+    )
+    # the address of one that is gone may be another's now
+    if made_here and made_here() is not None:
         mode.warn_once("unplaced", COUNTED_ON_CARD)
     if place is None or place is source:
         return func(tensor, *rest or [tensor.dtype] * ("dtype" not in kwargs), **kwargs)
     if source is Place.NOWHERE:
-        raise NotImplementedError("Cannot copy out of meta tensor; no data!")  # torch's words: Module.to reads them
+        # torch's words: Module.to reads them
+        raise NotImplementedError("Cannot copy out of meta tensor; no data!")
     if not tensor.is_meta:
         with mode.places.makes(place):
             return func(tensor, META, *rest, **kwargs)
@@ -255,10 +298,16 @@ def _read(mode, func, args, kwargs):
     """A branch or an index on what came from the card by ``.cpu()``: taken as 0, as it is where it is printed."""
     mode.known.num_questions += 1
     tensor = args[0]
-    if mode.places.of(tensor) is not Place.HOST or has_values(tensor) or mode.known.value_of(tensor) is not None:
+    if (
+        mode.places.of(tensor) is not Place.HOST
+        or has_values(tensor)
+        or mode.known.value_of(tensor) is not None
+    ):
         return refuse(mode, func, args, kwargs)
     number = mode.known.assumptions.here()
-    return func(mode.without_values(tensor, func.__name__) if number is None else torch.tensor(number))
+    return func(
+        mode.without_values(tensor, func.__name__) if number is None else torch.tensor(number)
+    )
 
 
 def _data_ptr(mode, func, args, kwargs):
@@ -276,7 +325,8 @@ def _set_data(mode, func, args, kwargs):
         mode.before_write(tensor)
         return func(tensor, data)
     needs_grad = tensor.requires_grad
-    torch._C._swap_tensor_impl(tensor, data.detach())  # the object stays: ties and optimizers hold it
+    # the object stays: ties and optimizers hold it
+    torch._C._swap_tensor_impl(tensor, data.detach())
     return tensor.requires_grad_(needs_grad) if needs_grad else None
 
 
@@ -298,7 +348,9 @@ def pretend_cuda_for_script(*, starts_in_host: bool = False):
     )
     with ExitStack() as stack:
         stack.enter_context(one_rank())
-        card = stack.enter_context(pretend_cuda(functools.partial(ScriptCard, starts_in_host=starts_in_host)))
+        card = stack.enter_context(
+            pretend_cuda(functools.partial(ScriptCard, starts_in_host=starts_in_host))
+        )
         for home, name, value in (*STAND_INS, *own):
             stack.enter_context(patch.object(home, name, value))
         stack.enter_context(as_a_script_needs(card))

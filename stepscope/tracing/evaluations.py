@@ -71,13 +71,15 @@ class Evaluations:
         leaves, form = tree_flatten((args, kwargs))
         if not are_plain(leaves):
             return None
-        log, said = self.tracer.log, tuple(shape_of(x) if isinstance(x, Tensor) else x for x in leaves)
+        log = self.tracer.log
+        said = tuple(shape_of(x) if isinstance(x, Tensor) else x for x in leaves)
         modes = module.training, torch.is_autocast_enabled("cuda"), torch.is_autocast_enabled("cpu")
         return log.step, log.phase, log.micro_batch, *modes, str(form), said
 
     def again(self, out: object, events: list[int]) -> Callable[[], object] | None:
         """Makes such results once more; None if the call left anything else, or freed what was there before it."""
-        born, freed = {event for event in events if event >= 0}, {~event for event in events if event < 0}
+        born = {event for event in events if event >= 0}
+        freed = {~event for event in events if event < 0}
         leaves, form = tree_flatten(out)
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         if not are_plain(leaves) or not tensors or freed - born:
@@ -86,24 +88,34 @@ class Evaluations:
             return None
         device = tensors[0].device
         storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
-        made_of = [(t.untyped_storage()._cdata, shape_of(t)) if isinstance(t, Tensor) else t for t in leaves]
+        made_of = [
+            (t.untyped_storage()._cdata, shape_of(t)) if isinstance(t, Tensor) else t
+            for t in leaves
+        ]
         is_tensor = [isinstance(leaf, Tensor) for leaf in leaves]
         del leaves, tensors  # else ``results`` would keep the first call's memory
 
         def results() -> object:
-            new = {key: torch.empty(size, dtype=torch.uint8, device=device) for key, size in storages.items()}
+            new = {
+                key: torch.empty(size, dtype=torch.uint8, device=device)
+                for key, size in storages.items()
+            }
 
             def made(storage: int, shape: tuple) -> Tensor:
                 return new[storage].view(shape[0]).as_strided(*shape[1:])
 
-            return tree_unflatten([made(*x) if one else x for x, one in zip(made_of, is_tensor, strict=True)], form)
+            return tree_unflatten(
+                [made(*x) if one else x for x, one in zip(made_of, is_tensor, strict=True)], form
+            )
 
         return results
 
 
 def can_be_left_out() -> bool:
     """Whether a call that starts now keeps nothing for a backward, and nobody watches what it does."""
-    is_watched = torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
+    is_watched = (
+        torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
+    )
     return not torch.is_grad_enabled() and not is_watched
 
 

@@ -105,21 +105,32 @@ class Places:
             if tensor.is_meta or (tensor.dim() == 0 and not with_numbers):
                 return tensor
             with self.makes(Place.HOST):
-                return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
+                return torch.empty_strided(
+                    tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META
+                )
 
         return tree_map_only(Tensor, without_values, values)
 
     def of_one_kind(self, args: tuple) -> tuple:
         """Arguments of the host, those that want a gradient without values too where a large one has none."""
-        tensors = [a for item in args for a in (item if isinstance(item, (list, tuple)) else (item,))
-                   if isinstance(a, Tensor)]
+        tensors = [
+            a
+            for item in args
+            for a in (item if isinstance(item, (list, tuple)) else (item,))
+            if isinstance(a, Tensor)
+        ]
         if not any(t.is_meta and self.of(t) is Place.HOST for t in tensors):
             return args
 
         def without_values(item: object) -> object:
             if isinstance(item, (list, tuple)) and type(item) in (list, tuple):
                 return type(item)(map(without_values, item))
-            wants = isinstance(item, Tensor) and item.requires_grad and not item.is_meta and type(item) in PLAIN
+            wants = (
+                isinstance(item, Tensor)
+                and item.requires_grad
+                and not item.is_meta
+                and type(item) in PLAIN
+            )
             return OfOneKind.apply(item, self) if wants else item
 
         return tuple(map(without_values, args))
@@ -150,7 +161,8 @@ class Moved(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple:
         places, place, dtype = ctx.back
-        with torch._C.DisableTorchFunction(), places.makes(place):  # else the card would be asked where the gradient is
+        # without this the card would be asked where the gradient is
+        with torch._C.DisableTorchFunction(), places.makes(place):
             if places.of(gradient) is place and gradient.dtype is dtype:
                 return gradient, None, None, None
             return aten._to_copy.default(gradient, dtype=dtype, device=META), None, None, None

@@ -39,13 +39,16 @@ class Progress:
         if self.say is None or self.num_operations % OPERATIONS_BETWEEN_LOOKS:
             return
         if time.monotonic() - self.said_at >= SECONDS_BETWEEN_WORDS:
-            where = "build" if log.phase == "init" else f"step {log.step} of {self.steps}, {log.phase}"
+            where = (
+                "build" if log.phase == "init" else f"step {log.step} of {self.steps}, {log.phase}"
+            )
             self.say(f"{where}: {self.num_operations:,} operations so far, now {own_line()}")
             self.said_at = time.monotonic()
 
 
 TOLD_FROM = 0.01
 """A compiled step is told from this part of the peak on."""
+
 
 class ScriptLeftOut(LeftOut):
     """What the kit's trace leaves out, and compiled steps; told once, in warnings."""

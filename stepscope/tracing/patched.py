@@ -32,7 +32,8 @@ def asks_quietly(tracer, module):
     def quietly(propagator, schema):
         name, first = schema.op._opname, schema.args_schema[0] if schema.args_schema else None
         if name.endswith("_") and not name.startswith("_") and getattr(first, "tensor_meta", None):
-            return first.tensor_meta  # in place; run on a tensor of "cuda" some would look for a real one
+            # in place; run on a tensor of "cuda" some would look for a real one
+            return first.tensor_meta
         tracer.is_paused = True
         try:
             return ask(propagator, schema)
@@ -58,14 +59,20 @@ OF_LIBRARIES = {
     "torch.distributed.tensor._sharding_prop": asks_quietly,
     # It would keep the state of a real card's generator, and split each draw over the ranks.
     "torch.distributed.tensor._dispatch": lambda _, module: patch.object(
-        module, "is_rng_supported_mesh", lambda mesh: False, create=True),
+        module, "is_rng_supported_mesh", lambda mesh: False, create=True
+    ),
     "bitsandbytes.functional": forgets_maps,
     # From 5.0 on it looks at no mask that is fake, and then takes another road than a real run.
     "transformers.utils.import_utils": lambda _, module: patch.object(
         module, "is_fake_tensor", lambda _: False, create=True
     ),
     "safetensors.torch": lambda _, module: patch.multiple(
-        module, create=True, serialize_file=write_safetensors, _flatten=unflattened, _flatten_as_ptr=unflattened),
+        module,
+        create=True,
+        serialize_file=write_safetensors,
+        _flatten=unflattened,
+        _flatten_as_ptr=unflattened,
+    ),
 }
 """Modules that need a patch, and the context that makes it."""
 
@@ -100,6 +107,7 @@ def without_workers(loader):
 @contextmanager
 def as_a_script_needs(mode: ShapesOnly):
     """Workers, compiled functions and files of a script that is traced under ``mode``."""
+
     def as_eager(callback):
         if callable(callback):
             mode.warn_once("compiled", COMPILED, is_told_in_torch=True, is_about_number=True)
@@ -107,7 +115,9 @@ def as_a_script_needs(mode: ShapesOnly):
 
     def scripted(code, *_, **__):
         """The code itself: torch.jit reads the source of functions for which others stand here."""
-        mode.warn_once("scripted", f"torch.jit.script: {COMPILED}", is_told_in_torch=True, is_about_number=True)
+        mode.warn_once(
+            "scripted", f"torch.jit.script: {COMPILED}", is_told_in_torch=True, is_about_number=True
+        )
         if isinstance(code, torch.nn.Module):
             vars(code).setdefault("save", write_empty)
         return code
@@ -115,8 +125,14 @@ def as_a_script_needs(mode: ShapesOnly):
     from_stance = torch._dynamo.eval_frame._callback_from_stance
     set_anomaly = torch.set_anomaly_enabled  # without the search for NaN: there are no values
     with (
-        patch.object(torch.utils.data.dataloader, "_MultiProcessingDataLoaderIter", without_workers),
-        patch.object(torch.nn.parallel.distributed, "_verify_param_shape_across_processes", lambda *_, **__: None),
+        patch.object(
+            torch.utils.data.dataloader, "_MultiProcessingDataLoaderIter", without_workers
+        ),
+        patch.object(
+            torch.nn.parallel.distributed,
+            "_verify_param_shape_across_processes",
+            lambda *_, **__: None,
+        ),
         torch.compiler.set_stance("force_eager"),
         saved_without_values(mode),
         patch.object(torch.jit, "script", scripted),

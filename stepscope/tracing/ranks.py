@@ -32,15 +32,20 @@ def num_cards() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def join(backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None, *rest, **more) -> None:
+def join(
+    backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None, *rest, **more
+) -> None:
     """``init_process_group`` in a group that sends nothing, of as many ranks as the script or ``torchrun`` says."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore  # importing it makes the backend known
+    # importing it makes the backend known
+    from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if backend == "fake":
         return JOIN(backend, init_method, timeout, world_size, rank, store, *rest, **more)
     size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
     if size > 1:
-        warnings.warn(f"rank 0 of {size}; what NCCL allocates for itself is not in the trace", stacklevel=2)
+        warnings.warn(
+            f"rank 0 of {size}; what NCCL allocates for itself is not in the trace", stacklevel=2
+        )
     return JOIN("fake", rank=max(rank, 0), world_size=size, store=FakeStore())
 
 
@@ -54,7 +59,9 @@ def with_buckets(function: Callable) -> Callable:
             return function(*args, **kwargs)
         finally:
             if log:
-                log.gradients.update(b for b in log.live if b >= start and "empty" in str(log.births[b][0]))
+                log.gradients.update(
+                    b for b in log.live if b >= start and "empty" in str(log.births[b][0])
+                )
 
     return called
 
@@ -63,7 +70,8 @@ def in_parallel(parallel, *args, **kwargs) -> None:
     """``DistributedDataParallel`` in a group that sends nothing, and has no result to give to DDP's own hook."""
     with_buckets(MAKE_PARALLEL)(parallel, *args, **kwargs)
     if dist.get_backend(parallel.process_group) == "fake":
-        from stepscope.program.sharded import sent_at_once  # here, for FSDP's modules take long to import
+        # imported here, for FSDP's modules take long to import
+        from stepscope.program.sharded import sent_at_once
 
         parallel.register_comm_hook(None, sent_at_once)
 
@@ -74,7 +82,9 @@ def on_one_card(parallel, module, device_ids=None, output_device=None, dim=0) ->
     Raises: NotImplementedError: it has several, or names several, and would hand each a part of the batch.
     """
     if num_cards() > 1 or len(device_ids or ()) > 1:
-        raise not_followed("DataParallel on several cards", "write DistributedDataParallel, and --ranks")
+        raise not_followed(
+            "DataParallel on several cards", "write DistributedDataParallel, and --ranks"
+        )
     torch.nn.Module.__init__(parallel)
     parallel.module, parallel.dim, parallel.device_ids = module, dim, []
 
@@ -91,9 +101,17 @@ def one_rank() -> Iterator[None]:
             patch.object(dist, "is_nccl_available", lambda: True),
             patch.object(dist, "barrier", lambda *_, **__: None),
             patch.object(DistributedDataParallel, "__init__", in_parallel),
-            patch.object(DistributedDataParallel, "_pre_forward", with_buckets(DistributedDataParallel._pre_forward)),
+            patch.object(
+                DistributedDataParallel,
+                "_pre_forward",
+                with_buckets(DistributedDataParallel._pre_forward),
+            ),
             # of spawn's ranks the first runs, in this process
-            patch.object(torch.multiprocessing, "spawn", lambda function, args=(), *_, **__: function(0, *args)),
+            patch.object(
+                torch.multiprocessing,
+                "spawn",
+                lambda function, args=(), *_, **__: function(0, *args),
+            ),
         ):
             yield
     finally:

@@ -56,7 +56,9 @@ def program_line() -> str:
 
 def own_line() -> str:
     """``file:line`` of the nearest code that no installed library has; else the program's line."""
-    frame = outside(calling_frame(), LIBRARY_HOME, TORCH_HOME, OWN_HOME, KIT_HOME, STANDARD_HOME, "<")
+    frame = outside(
+        calling_frame(), LIBRARY_HOME, TORCH_HOME, OWN_HOME, KIT_HOME, STANDARD_HOME, "<"
+    )
     return (line_of(frame) if frame else program_line()).rpartition(" ")[0]
 
 
@@ -89,7 +91,9 @@ def refuse_unseen(tensors: list[Tensor]) -> None:
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             raise not_followed("torch.func's transforms", "take gradients by torch.autograd.grad")
         if tensor.layout is not torch.strided:
-            raise not_followed("sparse tensors", "write it with dense ones (scatter_add_, sparse=False)")
+            raise not_followed(
+                "sparse tensors", "write it with dense ones (scatter_add_, sparse=False)"
+            )
 
 
 def refuse_dtypes(func, args: tuple) -> None:
@@ -101,4 +105,6 @@ def refuse_dtypes(func, args: tuple) -> None:
     if func is aten.mm.default and args[0].dtype is not args[1].dtype:
         raise RuntimeError(f"{program_line()}: a product of {args[0].dtype} and {args[1].dtype}")
     if func is aten.nll_loss_forward.default and args[1].dtype not in (torch.int64, torch.uint8):
-        raise RuntimeError(f"{program_line()}: targets of {args[1].dtype}: expected scalar type Long")
+        raise RuntimeError(
+            f"{program_line()}: targets of {args[1].dtype}: expected scalar type Long"
+        )

@@ -110,7 +110,9 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-REAL = SimpleNamespace(**{name: getattr(os, name) for name in dir(os) if callable(getattr(os, name))})
+REAL = SimpleNamespace(
+    **{name: getattr(os, name) for name in dir(os) if callable(getattr(os, name))}
+)
 """What ``os`` has when nothing is replaced."""
 
 MOST_LINKS = 40
@@ -131,7 +133,8 @@ class LeavesTheDisk(PermissionError, ValueError):
     """What a program was about to do would change the disk, past the scratch folder."""
 
     def __init__(self, what: str):
-        from stepscope.tracing.refusals import own_line  # loads torch, which the commands that trace nothing lack
+        # loads torch, which the commands that trace nothing lack
+        from stepscope.tracing.refusals import own_line
 
         REFUSED.append(f"{own_line()}: {what}")
         super().__init__(
@@ -149,10 +152,12 @@ class ScratchDisk:
 
     def __init__(self):
         self.home = os.path.realpath(tempfile.mkdtemp(prefix="stepscope-"))
-        self.temp = f"{self.home}/tmp"  # what the program itself calls its folder for temporary files
+        # what the program itself calls its folder for temporary files
+        self.temp = f"{self.home}/tmp"
         self.started_in = self.cwd = REAL.getcwd()
         self.process, self.number = os.getpid(), 0
-        self.folders: dict[int, tuple[str, tuple[int, int]]] = {}  # by file descriptor: of those that were opened
+        # by file descriptor: of those that were opened
+        self.folders: dict[int, tuple[str, tuple[int, int]]] = {}
         self.first: tuple[str, dict] | None = None
         self.given: set[str] = set()  # files that whoever traces may write
         self.start_anew()
@@ -181,8 +186,12 @@ class ScratchDisk:
         for name in CACHES:
             place = os.path.realpath(os.path.expanduser(os.environ.get(name, "~/.cache")))
             if os.path.isdir(folder + place):
-                shutil.copytree(folder + place, self.folder + place, symlinks=True, dirs_exist_ok=True)
-                self.origins |= {key: value for key, value in origins.items() if key.startswith(f"{place}/")}
+                shutil.copytree(
+                    folder + place, self.folder + place, symlinks=True, dirs_exist_ok=True
+                )
+                self.origins |= {
+                    key: value for key, value in origins.items() if key.startswith(f"{place}/")
+                }
                 self.is_touched = True
 
     # --- where things are ---------------------------------------------------------------------------------------
@@ -263,12 +272,18 @@ class ScratchDisk:
     def names(self, place: str) -> list[str]:
         """What is in a folder."""
         beneath = self.beneath(place)
-        lists = [path for path in (beneath, self.above(place)) if path and stat.S_ISDIR(mode_of(path) or 0)]
+        lists = [
+            path
+            for path in (beneath, self.above(place))
+            if path and stat.S_ISDIR(mode_of(path) or 0)
+        ]
         if not lists or self.is_outside(place):
             return REAL.listdir(self.where(place))
         inside = place.rstrip("/")
         names = dict.fromkeys(name for path in lists for name in REAL.listdir(path))
-        names |= dict.fromkeys(key.rpartition("/")[2] for key in self.origins if key.rpartition("/")[0] == inside)
+        names |= dict.fromkeys(
+            key.rpartition("/")[2] for key in self.origins if key.rpartition("/")[0] == inside
+        )
         return [name for name in names if self.mode(f"{inside}/{name}") is not None]
 
     # --- what changes -------------------------------------------------------------------------------------------
@@ -303,7 +318,9 @@ class ScratchDisk:
         else:
             size = REAL.lstat(found).st_size
             if size > (space := shutil.disk_usage(self.home).free):
-                raise LeavesTheDisk(f"changes {place!r} of {size:,} B, for a copy of which {self.home} has {space:,} B")
+                raise LeavesTheDisk(
+                    f"changes {place!r} of {size:,} B, for a copy of which {self.home} has {space:,} B"
+                )
             shutil.copy2(found, above, follow_symlinks=False)
         return above
 
@@ -336,7 +353,8 @@ class ScratchDisk:
         if old is not None and is_folder and self.names(target):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target)
         if self.is_outside(target) and is_folder and not self.is_outside(source):
-            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source)  # as from disk to disk: shutil.move copies
+            # as from disk to disk: shutil.move copies
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source)
         above = self.room_for(target)
         if old is not None:
             self.remove(target)
@@ -349,9 +367,13 @@ class ScratchDisk:
             REAL.rename(self.above(source), above)
         if self.is_outside(source):
             return
-        moved = {key: origin for key, origin in self.origins.items() if key.startswith(f"{source}/")}
-        self.origins[target] = beneath if beneath is not None and mode_of(beneath) is not None else None
-        self.origins |= {target + key[len(source):]: origin for key, origin in moved.items()}
+        moved = {
+            key: origin for key, origin in self.origins.items() if key.startswith(f"{source}/")
+        }
+        self.origins[target] = (
+            beneath if beneath is not None and mode_of(beneath) is not None else None
+        )
+        self.origins |= {target + key[len(source) :]: origin for key, origin in moved.items()}
         self.hide(source)
 
     def opened(self, path: object, flags: int, mode: int) -> str:
@@ -434,7 +456,12 @@ def redirected(real: Callable, through: Callable[..., object]) -> Callable:
                     error.filename = args[0] if args else error.filename
                 raise
 
-    for known in (os.supports_fd, os.supports_dir_fd, os.supports_follow_symlinks, os.supports_effective_ids):
+    for known in (
+        os.supports_fd,
+        os.supports_dir_fd,
+        os.supports_follow_symlinks,
+        os.supports_effective_ids,
+    ):
         if real in known:
             known.add(replacement)
     return replacement
@@ -442,13 +469,20 @@ def redirected(real: Callable, through: Callable[..., object]) -> Callable:
 
 def openers_of_numpy() -> dict:
     """A table in which numpy holds ``open``, for its text files."""
-    source = sys.modules.get("numpy.lib._datasource") or sys.modules.get("numpy.lib._datasource_impl")
+    source = sys.modules.get("numpy.lib._datasource") or sys.modules.get(
+        "numpy.lib._datasource_impl"
+    )
     return getattr(getattr(source, "_file_openers", None), "_file_openers", {})
 
 
 def put_in_place(stack: ExitStack, replacements: dict[int, object]) -> None:
     """Put each wherever a loaded module holds what it stands for, and take it back when the stack ends."""
-    classes = [kind for module in (tempfile, glob) for kind in vars(module).values() if isinstance(kind, type)]
+    classes = [
+        kind
+        for module in (tempfile, glob)
+        for kind in vars(module).values()
+        if isinstance(kind, type)
+    ]
     homes = [module for module in list(sys.modules.values()) if module is not None]
     openers = openers_of_numpy()
     for name, value in list(openers.items()):
@@ -468,7 +502,9 @@ def put_in_place(stack: ExitStack, replacements: dict[int, object]) -> None:
             defaults = getattr(value, "__defaults__", None) if home in classes else None
             if defaults and any(id(default) in replacements for default in defaults):
                 stack.callback(setattr, value, "__defaults__", defaults)
-                value.__defaults__ = tuple(replacements.get(id(default), default) for default in defaults)
+                value.__defaults__ = tuple(
+                    replacements.get(id(default), default) for default in defaults
+                )
 
 
 def at(disk: ScratchDisk, path: object, folder: int | None) -> object:
@@ -542,7 +578,9 @@ def moves(disk, real, source, target, *, src_dir_fd=None, dst_dir_fd=None):
 
 def lists(disk, real, path="."):
     """``os.listdir``."""
-    place = disk.place(disk.folder_of(path) if isinstance(path, int) else "." if path is None else path)
+    place = disk.place(
+        disk.folder_of(path) if isinstance(path, int) else "." if path is None else path
+    )
     names = disk.names(place)
     return list(map(os.fsencode, names)) if isinstance(path, bytes) else names
 
@@ -613,7 +651,9 @@ def scans(disk, real, path="."):
         return real(path)
     path = "." if path is None else path
     names = lists(disk, real, path)
-    return Entries([Entry(disk.folder_of(path) if isinstance(path, int) else path, name) for name in names])
+    return Entries(
+        [Entry(disk.folder_of(path) if isinstance(path, int) else path, name) for name in names]
+    )
 
 
 def changes_folder(disk, real, path):
@@ -634,7 +674,12 @@ def opens_descriptor(disk, real, path, flags, mode=0o777, *, dir_fd=None):
     return descriptor
 
 
-FLAGS = {"r": os.O_RDONLY, "w": os.O_CREAT | os.O_TRUNC, "a": os.O_APPEND | os.O_CREAT, "x": os.O_CREAT | os.O_EXCL}
+FLAGS = {
+    "r": os.O_RDONLY,
+    "w": os.O_CREAT | os.O_TRUNC,
+    "a": os.O_APPEND | os.O_CREAT,
+    "x": os.O_CREAT | os.O_EXCL,
+}
 
 
 def opens(disk, real, file, mode="r", *args, **kwargs):
@@ -643,6 +688,7 @@ def opens(disk, real, file, mode="r", *args, **kwargs):
         return real(file, mode, *args, **kwargs)
     opener = kwargs.get("opener") or (args[5] if len(args) > 5 else None)
     if opener:  # it makes the file by a function of its own
+
         def through_door(_, flags):
             with seeing(is_real=False):
                 return opener(file, flags)
@@ -650,7 +696,9 @@ def opens(disk, real, file, mode="r", *args, **kwargs):
         kwargs["opener"], args = through_door, args[:5]
         found = os.path.join(disk.temp, "opener")
     else:
-        flags = next((FLAGS[letter] for letter in mode if letter in FLAGS), 0) | (os.O_RDWR if "+" in mode else 0)
+        flags = next((FLAGS[letter] for letter in mode if letter in FLAGS), 0) | (
+            os.O_RDWR if "+" in mode else 0
+        )
         found = disk.opened(file, flags, 0o666)
     made = real(found, mode, *args, **kwargs)
     raw = getattr(made, "buffer", made)
@@ -679,8 +727,14 @@ class FileIO(io.FileIO, metaclass=AnyFileIO):
 REDIRECTED = {
     reads: "stat lstat access readlink statvfs pathconf getxattr listxattr",
     changes: "chmod lchmod chown lchown utime truncate setxattr removexattr chflags lchflags",
-    makes: "mkdir mkfifo mknod", makes_link: "symlink", links: "link", removes: "remove unlink rmdir",
-    moves: "rename replace", lists: "listdir", scans: "scandir", changes_folder: "chdir fchdir",
+    makes: "mkdir mkfifo mknod",
+    makes_link: "symlink",
+    links: "link",
+    removes: "remove unlink rmdir",
+    moves: "rename replace",
+    lists: "listdir",
+    scans: "scandir",
+    changes_folder: "chdir fchdir",
     opens_descriptor: "open",
 }
 """Functions of ``os``, and what they go through."""
@@ -695,9 +749,13 @@ def all_doors() -> dict[int, object]:
             if hasattr(REAL, name):
                 replacements[id(getattr(REAL, name))] = redirected(getattr(REAL, name), through)
     replacements[id(REAL.getcwd)] = redirected(REAL.getcwd, lambda disk, real: disk.cwd)
-    replacements[id(REAL.getcwdb)] = redirected(REAL.getcwdb, lambda disk, real: os.fsencode(disk.cwd))
+    replacements[id(REAL.getcwdb)] = redirected(
+        REAL.getcwdb, lambda disk, real: os.fsencode(disk.cwd)
+    )
     replacements[id(io.open)] = redirected(io.open, opens)
-    replacements[id(io.open_code)] = redirected(io.open_code, lambda disk, real, path: real(disk.found(path)))
+    replacements[id(io.open_code)] = redirected(
+        io.open_code, lambda disk, real, path: real(disk.found(path))
+    )
     replacements[id(FILE_IO)] = FileIO
     return replacements
 
@@ -765,7 +823,11 @@ LARGE_BYTES = 2**26
 
 def maps(disk, real, kind, filename, dtype="uint8", mode="r+", *args, **kwargs):
     """``np.memmap``: what is written to a large file stays in this mapping alone."""
-    if mode in ("r+", "readwrite") and isinstance(filename, (str, bytes, os.PathLike)) and CAN_REDIRECT:
+    if (
+        mode in ("r+", "readwrite")
+        and isinstance(filename, (str, bytes, os.PathLike))
+        and CAN_REDIRECT
+    ):
         found = disk.found(filename)
         is_below = not found.startswith(disk.home)
         if is_below and mode_of(found) is not None and REAL.stat(found).st_size > LARGE_BYTES:
@@ -783,10 +845,13 @@ def opens_ndbm(disk, real, filename, *args, **kwargs):
     return real(whole(disk, name, "a"), *args, **kwargs)
 
 
-READ, WRITE, CHANGE = (lambda number, name, mode=mode: at_argument(number, name, mode) for mode in "rwa")
+READ, WRITE, CHANGE = (
+    lambda number, name, mode=mode: at_argument(number, name, mode) for mode in "rwa"
+)
 LIBRARIES = {
     "torch._C": {
-        "PyTorchFileReader": READ(0, "file"), "PyTorchFileWriter": WRITE(0, "file"),
+        "PyTorchFileReader": READ(0, "file"),
+        "PyTorchFileWriter": WRITE(0, "file"),
         "import_ir_module": READ(1, "file"),
     },
     "torch.jit._script": {"RecursiveScriptModule.save": WRITE(1, "f")},
@@ -795,25 +860,36 @@ LIBRARIES = {
     "torch.storage": {"UntypedStorage.from_file": CHANGE(0, "filename")},
     "sqlite3": {"connect": connects},
     "numpy": {"memmap.__new__": maps},
-    "_gdbm": {"open": CHANGE(0, "filename")}, "_dbm": {"open": opens_ndbm},
+    "_gdbm": {"open": CHANGE(0, "filename")},
+    "_dbm": {"open": opens_ndbm},
     "safetensors": {"safe_open": READ(0, "filename"), "serialize_file": WRITE(1, "filename")},
     "tokenizers": {
-        "Tokenizer.save": WRITE(1, "path"), "Tokenizer.from_file": READ(0, "path"),
+        "Tokenizer.save": WRITE(1, "path"),
+        "Tokenizer.from_file": READ(0, "path"),
     },
     "h5py.h5f": {"create": WRITE(0, "name"), "open": CHANGE(0, "name")},
     "pyarrow.lib": {
-        "OSFile": at_argument(0, "path", mode_at(1)), "memory_map": at_argument(0, "path", mode_at(1)),
+        "OSFile": at_argument(0, "path", mode_at(1)),
+        "memory_map": at_argument(0, "path", mode_at(1)),
         "create_memory_map": WRITE(0, "path"),
     },
     "pyarrow.parquet.core": {
-        "ParquetWriter.__init__": WRITE(1, "where"), "ParquetFile.__init__": READ(1, "source"),
+        "ParquetWriter.__init__": WRITE(1, "where"),
+        "ParquetFile.__init__": READ(1, "source"),
         "ParquetDataset.__init__": READ(1, "path_or_paths"),
     },
     "pyarrow._csv": {"write_csv": WRITE(1, "output_file"), "read_csv": READ(0, "input_file")},
     "pyarrow.feather": {"write_feather": WRITE(1, "dest"), "read_table": READ(0, "source")},
-    "torchvision.io.image": {"read_file": READ(0, "path")} | {
-        name: WRITE(number, "filename") for name, number in (("write_file", 0), ("write_png", 1), ("write_jpeg", 1))},
-    "cv2": {"imwrite": WRITE(0, "filename"), "imread": READ(0, "filename"), "VideoWriter": WRITE(0, "filename")},
+    "torchvision.io.image": {"read_file": READ(0, "path")}
+    | {
+        name: WRITE(number, "filename")
+        for name, number in (("write_file", 0), ("write_png", 1), ("write_jpeg", 1))
+    },
+    "cv2": {
+        "imwrite": WRITE(0, "filename"),
+        "imread": READ(0, "filename"),
+        "VideoWriter": WRITE(0, "filename"),
+    },
     "soundfile": {"SoundFile.__init__": at_argument(1, "file", mode_at(2))},
     "lmdb": {"open": CHANGE(0, "path"), "Environment": CHANGE(0, "path")},
 }
@@ -833,7 +909,11 @@ def look(disk: ScratchDisk, stack: ExitStack) -> None:
             if home:
                 replacement = redirected(real, through)
                 is_static = isinstance(vars(owner).get(last), staticmethod)
-                stack.enter_context(patch.object(owner, last, staticmethod(replacement) if is_static else replacement))
+                stack.enter_context(
+                    patch.object(
+                        owner, last, staticmethod(replacement) if is_static else replacement
+                    )
+                )
             else:
                 replacements[id(real)] = redirected(real, through)
     if replacements:
@@ -847,7 +927,9 @@ ONLY_READ = set(
     "nproc nvidia-smi objdump printenv ps pwd rocm-smi rocminfo stat sw_vers sysctl tail true uname wc where whereis "
     "which whoami".split()
 )
-GIT_ONLY_READS = set("--version cat-file describe diff log ls-files rev-list rev-parse show status".split())
+GIT_ONLY_READS = set(
+    "--version cat-file describe diff log ls-files rev-list rev-parse show status".split()
+)
 """Programs, and commands of git, that write nothing: scripts ask them for a commit or a card."""
 
 OF_A_SHELL, TO_NOBODY = re.compile(r"[<>;&`$(){}\n]"), re.compile(r"[12&]?> ?/dev/null|2>&1")
@@ -874,7 +956,9 @@ def is_only_read(command: object) -> bool:
             if word == "-C":
                 next(rest, None)
             elif word != "--no-pager":
-                return word in GIT_ONLY_READS and not any(other.startswith("--output") for other in words)
+                return word in GIT_ONLY_READS and not any(
+                    other.startswith("--output") for other in words
+                )
         return False
     return name in ONLY_READ or (len(words) == 2 and words[1] in VERSIONS)
 
@@ -898,7 +982,8 @@ def may_change(disk: ScratchDisk, path: object, folder: int = -1) -> bool:
         return True  # a system that does not tell what is open
     path = os.path.join(REAL.getcwd(), os.fsdecode(path))
     if not CAN_REDIRECT:  # "C:\\..."
-        path, home = os.path.normcase(os.path.abspath(path)), os.path.normcase(os.path.join(disk.home, ""))
+        path = os.path.normcase(os.path.abspath(path))
+        home = os.path.normcase(os.path.join(disk.home, ""))
         return path.startswith((home, "\\\\.\\")) or os.path.basename(path) in ("nul", "con")
     if not path.startswith("/") or disk.is_outside(path):
         return True
@@ -907,14 +992,29 @@ def may_change(disk: ScratchDisk, path: object, folder: int = -1) -> bool:
 
 
 CHANGES = {
-    "os.mkdir": 1, "os.rmdir": 1, "os.remove": 1, "os.rename": 2, "os.symlink": 2, "os.link": 2, "os.chmod": 1,
-    "os.chown": 1, "os.utime": 1, "os.truncate": 1, "os.setxattr": 1, "os.removexattr": 1, "os.chflags": 1,
+    "os.mkdir": 1,
+    "os.rmdir": 1,
+    "os.remove": 1,
+    "os.rename": 2,
+    "os.symlink": 2,
+    "os.link": 2,
+    "os.chmod": 1,
+    "os.chown": 1,
+    "os.utime": 1,
+    "os.truncate": 1,
+    "os.setxattr": 1,
+    "os.removexattr": 1,
+    "os.chflags": 1,
     "sqlite3.connect": 1,
 }
 """Audit events that change files, and how many of their arguments name one."""
 
 STARTS = {
-    "subprocess.Popen": 1, "os.system": 0, "os.posix_spawn": 1, "os.exec": 1, "os.startfile": 0,
+    "subprocess.Popen": 1,
+    "os.system": 0,
+    "os.posix_spawn": 1,
+    "os.exec": 1,
+    "os.startfile": 0,
     "_winapi.CreateProcess": 1,
 }
 """Audit events that start another program, and which argument has its words."""
@@ -930,7 +1030,12 @@ def refuse_past_the_doors(event: str, args: tuple) -> None:
             raise LeavesTheDisk(f"starts another program, {words_of(args[STARTS[event]])!r}")
     elif event == "open":
         path, _, flags = args
-        if isinstance(flags, int) and flags & WRITES and not isinstance(path, int) and not may_change(disk, path):
+        if (
+            isinstance(flags, int)
+            and flags & WRITES
+            and not isinstance(path, int)
+            and not may_change(disk, path)
+        ):
             raise LeavesTheDisk(f"opens {os.fsdecode(path)!r} for writing past Python's own open")
     else:
         folder = args[-1] if isinstance(args[-1], int) else -1
@@ -948,7 +1053,11 @@ def refuse_past_the_doors(event: str, args: tuple) -> None:
 
 def words_of(command: object) -> str:
     """A command as one would type it."""
-    return " ".join(map(os.fsdecode, command)) if isinstance(command, (list, tuple)) else os.fsdecode(command)
+    return (
+        " ".join(map(os.fsdecode, command))
+        if isinstance(command, (list, tuple))
+        else os.fsdecode(command)
+    )
 
 
 # --- what is around a disk -------------------------------------------------------------------------------------------
@@ -957,7 +1066,8 @@ def words_of(command: object) -> str:
 def prepare(disk: ScratchDisk, stack: ExitStack) -> None:
     """What else has to be otherwise while there is a scratch disk."""
     install_hook()
-    for name in ("dbm.gnu", "dbm.ndbm"):  # ``dbm.open`` loads one and opens with it in the same breath
+    # ``dbm.open`` loads one and opens with it in the same breath
+    for name in ("dbm.gnu", "dbm.ndbm"):
         with suppress(ImportError):
             import_module(name)
     disk.waiting = dict(LIBRARIES)
@@ -970,8 +1080,11 @@ def prepare(disk: ScratchDisk, stack: ExitStack) -> None:
         register(at_exit, function, args, kwargs)
         return function
 
-    starts = [importlib.import_module(f"multiprocessing.{name}").Popen
-              for name in ("popen_forkserver", "popen_spawn_posix") if CAN_REDIRECT]
+    starts = [
+        importlib.import_module(f"multiprocessing.{name}").Popen
+        for name in ("popen_forkserver", "popen_spawn_posix")
+        if CAN_REDIRECT
+    ]
     names = {"TMPDIR": disk.temp, SWITCH: "1", "GIT_OPTIONAL_LOCKS": "0", "HF_HUB_DISABLE_XET": "1"}
     for change in (
         patch.dict(os.environ, names),
@@ -994,6 +1107,8 @@ def at_exit(function: Callable, args: tuple, kwargs: dict) -> None:
 def install_hook() -> None:
     """An audit hook stays for as long as the process; without a scratch disk it does nothing."""
     sys.addaudithook(refuse_past_the_doors)
+
+
 @contextmanager
 def on_scratch_disk() -> Iterator[ScratchDisk]:
     """Inside, nothing that a program does changes the disk; where a scratch disk is in use already, it is that one."""

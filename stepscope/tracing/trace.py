@@ -27,11 +27,25 @@ from stepscope.tracing.cpu import fake_cpu_for_script
 from stepscope.tracing.cuda import pretend_cuda_for_script
 from stepscope.tracing.evaluations import Evaluations
 from stepscope.tracing.host import META, Place, Places, place_named
-from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE, Progress, ScriptLeftOut, ScriptLog, as_compiled
+from stepscope.tracing.log import (
+    ABOUT_NUMBER,
+    OWN_LINE,
+    Progress,
+    ScriptLeftOut,
+    ScriptLog,
+    as_compiled,
+)
 from stepscope.tracing.patched import Patches
 from stepscope.tracing.refusals import NeedsValues, not_followed, refuse_dtypes, refuse_unseen
 from stepscope.tracing.scratch_disk import REFUSED, on_scratch_disk
-from stepscope.tracing.values import ASSUMED, Assumptions, KnownValues, Unknown, has_values, result_of_size
+from stepscope.tracing.values import (
+    ASSUMED,
+    Assumptions,
+    KnownValues,
+    Unknown,
+    has_values,
+    result_of_size,
+)
 
 aten = torch.ops.aten
 NO_KERNEL = NotImplementedError, fake.UnsupportedOperatorException
@@ -43,8 +57,12 @@ OWN_FILES.add(str(Path(__file__).parents[1] / "tool/script.py"))
 
 
 def trace_script(
-    build: Callable[[], Callable[[], object]] | FindsItsSteps, *, device: str = "cuda", steps: int = 2,
-    say: Callable[[str], None] | None = None, assume: Mapping[str, float] | None = None,
+    build: Callable[[], Callable[[], object]] | FindsItsSteps,
+    *,
+    device: str = "cuda",
+    steps: int = 2,
+    say: Callable[[str], None] | None = None,
+    assume: Mapping[str, float] | None = None,
 ) -> MemoryTimeline:
     """The memory of ``steps`` training steps as CUDA or the CPU would allocate it, from the program itself.
 
@@ -90,7 +108,10 @@ def trace_script(
     assumptions.refuse_unused()
     granularity = ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1
     timeline = timeline_of(tracer.log, source="traced", device=device, granularity=granularity)
-    refused = [f"this was refused, and the program went on without it: {what}" for what in dict.fromkeys(REFUSED)]
+    refused = [
+        f"this was refused, and the program went on without it: {what}"
+        for what in dict.fromkeys(REFUSED)
+    ]
     about_number = [*refused, *tracer.about_number, *tracer.missing.values()]
     about_number += tracer.left_out.tell(timeline.peak_bytes)
     said = {ABOUT_NUMBER: "\n".join(about_number)} if about_number else {}
@@ -105,7 +126,8 @@ class ScriptTracer(kit.Tracer):
     def __init__(self, device_type: str):
         self.known, self.places = KnownValues(), Places()
         self.is_paused, self.progress = False, Progress()
-        self.on_update: Callable[[], None] | None = None  # a script's, which may write over its weights itself
+        # a script's, which may write over its weights itself
+        self.on_update: Callable[[], None] | None = None
         super().__init__(device_type)
 
     def forget(self) -> None:
@@ -135,7 +157,8 @@ class ScriptTracer(kit.Tracer):
 
     def run(self, func, args, kwargs, frame):
         """In inference mode a composite operation comes whole; what is of the host stays there."""
-        if place_named(kwargs.get("device")) is Place.CARD:  # torch's own code may ask for the card below all rules
+        # torch's own code may ask for the card below all rules
+        if place_named(kwargs.get("device")) is Place.CARD:
             with self.places.makes(Place.CARD):
                 return self.run(func, args, kwargs | {"device": META}, frame)
         if torch.is_inference_mode_enabled():
@@ -143,7 +166,12 @@ class ScriptTracer(kit.Tracer):
                 out = func.decompose(*args, **kwargs)
             if out is not NotImplemented:
                 return out
-        if func is aten.copy_.default and self.device_type == "meta" and args[1].is_meta and not args[0].is_meta:
+        if (
+            func is aten.copy_.default
+            and self.device_type == "meta"
+            and args[1].is_meta
+            and not args[0].is_meta
+        ):
             return args[0]  # to the host: no values move
         if func._schema.is_mutable:
             self.before_write(args[0])
@@ -151,7 +179,9 @@ class ScriptTracer(kit.Tracer):
         if place is Place.HOST:
             if func._schema.is_mutable and isinstance(args[0], Tensor) and not args[0].is_meta:
                 return args[0]  # a small tensor of the host keeps the values that it had
-            args, kwargs = self.places.together((args, kwargs), with_numbers=func is aten.stack.default)
+            args, kwargs = self.places.together(
+                (args, kwargs), with_numbers=func is aten.stack.default
+            )
         return super().run(func, args, kwargs, frame)
 
     def called(self, func, args, kwargs, frame):
@@ -162,9 +192,14 @@ class ScriptTracer(kit.Tracer):
                 return self.decomposed(func, args, kwargs, error)
             out = self.from_values(func, args, kwargs, error, frame)
         except RuntimeError as error:
-            if func is aten._local_scalar_dense.default or "cannot be called on meta tensors" in str(error):
+            if (
+                func is aten._local_scalar_dense.default
+                or "cannot be called on meta tensors" in str(error)
+            ):
                 out = self.from_values(func, args, kwargs, error, frame)
-            elif "expected device meta" in str(error) and any(t.requires_grad for t in tensors_in(args)):
+            elif "expected device meta" in str(error) and any(
+                t.requires_grad for t in tensors_in(args)
+            ):
                 raise OutsideBuild from error
             else:
                 raise
@@ -177,7 +212,9 @@ class ScriptTracer(kit.Tracer):
         with self:
             out = func.decompose(*args, **kwargs)
         if out is NotImplemented:
-            raise not_followed(func, "give it a kernel without values by torch.library.register_fake") from error
+            raise not_followed(
+                func, "give it a kernel without values by torch.library.register_fake"
+            ) from error
         return out
 
     def from_values(self, func, args, kwargs, error, frame):
@@ -195,8 +232,11 @@ class ScriptTracer(kit.Tracer):
             return out
         if not isinstance(real, Tensor):
             return real
-        out = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=args[0].device)
-        return real if has_values(out) else out  # torch's DeviceMesh puts the fake tensors' mode aside
+        out = torch.empty_strided(
+            real.shape, real.stride(), dtype=real.dtype, device=args[0].device
+        )
+        # torch's DeviceMesh puts the fake tensors' mode aside
+        return real if has_values(out) else out
 
     def block_of(self, tensor: Tensor) -> int | None:
         """The block of a tensor; a sparse one, which has no storage, is refused."""
@@ -221,7 +261,11 @@ class ScriptTracer(kit.Tracer):
             refuse_unseen([tensor])
         storage = tensor.untyped_storage()
         key = storage._cdata
-        if key in self.blocks or key in self.places.off_card or tensor.device.type != self.device_type:
+        if (
+            key in self.blocks
+            or key in self.places.off_card
+            or tensor.device.type != self.device_type
+        ):
             return
         if self.place is not Place.CARD:
             self.places.put(storage, self.place)
@@ -237,20 +281,28 @@ class ScriptTracer(kit.Tracer):
         elif key not in self.watches:
             return RESIZE(storage, num_bytes)
         if num_bytes:
-            self.blocks[key] = self.log.allocate(num_bytes, "resize_", self.lines.of(sys._getframe(1)))
+            self.blocks[key] = self.log.allocate(
+                num_bytes, "resize_", self.lines.of(sys._getframe(1))
+            )
         return RESIZE(storage, num_bytes)
 
     def before_write(self, written: object) -> None:
         """Say so if a weight is written over after its backward, or in it, by no optimizer of torch's."""
         log = self.log
         is_later = log.phase == "backward" or (log.phase == "forward" and log.micro_batch > 1)
-        if self.on_update and is_later and any(self.block_of(t) in log.trained for t in tensors_in(written)):
+        if (
+            self.on_update
+            and is_later
+            and any(self.block_of(t) in log.trained for t in tensors_in(written))
+        ):
             self.on_update()
 
     def before_optimizer(self, optimizer, *_) -> None:
         """Remember an optimizer of which weights have no gradient: what they would cost is not in the peak."""
         with torch._C.DisableTorchFunction():
-            wanted = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+            wanted = [
+                p for group in optimizer.param_groups for p in group["params"] if p.requires_grad
+            ]
             num_missing = sum(p.grad is None for p in wanted)
         self.missing.pop(id(optimizer), None)
         if num_missing and optimizer.param_groups:
@@ -269,7 +321,8 @@ class ScriptTracer(kit.Tracer):
             tensors = list(tensors_in(tensors))
             if part == "trained":
                 unseen = [t for t in tensors if self.is_counted(t) and self.block_of(t) is None]
-                if any(t.untyped_storage().nbytes() for t in unseen):  # FSDP's are empty between uses
+                # FSDP's are empty between uses
+                if any(t.untyped_storage().nbytes() for t in unseen):
                     raise OutsideBuild
             blocks = {self.block_of(tensor) for tensor in tensors}
         getattr(self.log, part).update(blocks - {None})
@@ -293,10 +346,15 @@ def recording(device: str, *, starts_in_host: bool = False):
         # A real tensor is the host's, which the CPU's rules alone count.
         stack.enter_context(watching_threads(lambda tensor: device == "cpu" or tensor.is_meta))
         tracer.known, tracer.about_number = mode.known, mode.about_number
-        tracer.places = getattr(mode, "places", tracer.places)  # a CPU's mode has none: nothing moves
+        # a CPU's mode has none: nothing moves
+        tracer.places = getattr(mode, "places", tracer.places)
         mode.before_write = tracer.before_write
-        stack.enter_context(patch.object(torch, "compile", functools.partial(as_compiled, tracer, torch.compile)))
-        resize = patch.object(torch.UntypedStorage, "resize_", lambda storage, size: tracer.resize(storage, size))
+        stack.enter_context(
+            patch.object(torch, "compile", functools.partial(as_compiled, tracer, torch.compile))
+        )
+        resize = patch.object(
+            torch.UntypedStorage, "resize_", lambda storage, size: tracer.resize(storage, size)
+        )
         stack.enter_context(resize)
         stack.callback(register_optimizer_step_pre_hook(tracer.before_optimizer).remove)
         called = Evaluations(tracer).around(torch.nn.Module.__call__)

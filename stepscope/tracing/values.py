@@ -31,7 +31,13 @@ from torch.utils._pytree import tree_leaves
 from memkit.program.hooks import outside, source_name
 from memkit.tracing import shapes
 from memkit.units import KIB, MIB
-from stepscope.tracing.refusals import TORCH_HOME, NeedsValues, calling_frame, not_followed, own_line
+from stepscope.tracing.refusals import (
+    TORCH_HOME,
+    NeedsValues,
+    calling_frame,
+    not_followed,
+    own_line,
+)
 
 MAX_BYTES = 256 * KIB
 """Larger tensors are nobody's mask of tokens."""
@@ -42,7 +48,12 @@ FILLED = {"zeros_like", "new_zeros", "ones_like", "new_ones", "full_like", "new_
 DRAWN = {"rand": torch.rand, "randint": torch.randint, "randperm": torch.randperm}
 """Draws by which programs shuffle, index and skip layers: made anew, with a seed of the trace's own."""
 
-DECIDED_BY_ONE = {"bitwise_or": True, "logical_or": True, "bitwise_and": False, "logical_and": False}
+DECIDED_BY_ONE = {
+    "bitwise_or": True,
+    "logical_or": True,
+    "bitwise_and": False,
+    "logical_and": False,
+}
 """Operations that return this value wherever one operand is it: a loop that ends at a length ends, whatever else."""
 
 OVERWRITES = ("zero_", "fill_")
@@ -52,7 +63,16 @@ CHANGES_SIZE = ("resize_", "set_", "resize_as_")
 
 INDEX_BYTES = 8
 UNIQUE = ("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive")
-ASSUMED = {"_local_scalar_dense", "allclose", "bincount", "equal", "nonzero", "masked_select", "index", *UNIQUE}
+ASSUMED = {
+    "_local_scalar_dense",
+    "allclose",
+    "bincount",
+    "equal",
+    "nonzero",
+    "masked_select",
+    "index",
+    *UNIQUE,
+}
 """Operations for which one number says what they return."""
 
 
@@ -72,7 +92,10 @@ class KnownValues:
 
     def value_of(self, tensor: Tensor) -> Tensor | None:
         """A real tensor with the same values, None where they are not known or too many."""
-        if prod(tensor.shape) * tensor.element_size() > MAX_BYTES or tensor.layout is not torch.strided:
+        if (
+            prod(tensor.shape) * tensor.element_size() > MAX_BYTES
+            or tensor.layout is not torch.strided
+        ):
             return None
         if type(tensor) in (Tensor, torch.nn.Parameter) and not tensor.is_meta:
             return tensor
@@ -104,7 +127,9 @@ class KnownValues:
         if isinstance(value, (list, tuple)):
             return type(value)([self.values_in(item) for item in value])
         if isinstance(value, dict):
-            return {name: self.values_in(item) for name, item in value.items() if name != "pin_memory"}
+            return {
+                name: self.values_in(item) for name, item in value.items() if name != "pin_memory"
+            }
         return torch.device("cpu") if isinstance(value, torch.device) else value
 
     def result_of(self, func, args: tuple, kwargs: dict | None) -> object:
@@ -119,10 +144,21 @@ class KnownValues:
 
     def rows_kept(self, func, args: tuple) -> int | None:
         """How many rows a mask keeps of a tensor that nobody knows, where the mask itself is known."""
-        if func._opname == "bincount":  # a larger value than the program reckons with would make more bins
+        # a larger value than the program reckons with would make more bins
+        if func._opname == "bincount":
             return args[2] if len(args) > 2 and args[2] else None
-        masks = [args[1]] if func._opname == "masked_select" else args[1] if func._opname == "index" else []
-        masks = [mask for mask in masks if isinstance(mask, Tensor) and mask.dtype in (torch.bool, torch.uint8)]
+        masks = (
+            [args[1]]
+            if func._opname == "masked_select"
+            else args[1]
+            if func._opname == "index"
+            else []
+        )
+        masks = [
+            mask
+            for mask in masks
+            if isinstance(mask, Tensor) and mask.dtype in (torch.bool, torch.uint8)
+        ]
         known = self.value_of(masks[0]) if len(masks) == 1 else None
         if known is None:
             return None
@@ -142,7 +178,11 @@ class KnownValues:
         """Keep up with an operation that has just run: ``out`` is its result without values."""
         kind, written = kind_and_writes(func)
         if kind == "view":
-            if type(args[0]) is Tensor and isinstance(out, FakeTensor) and args[0].nbytes <= MAX_BYTES:
+            if (
+                type(args[0]) is Tensor
+                and isinstance(out, FakeTensor)
+                and args[0].nbytes <= MAX_BYTES
+            ):
                 with _disable_current_modes():
                     whole = torch.empty(0, dtype=args[0].dtype).set_(args[0].untyped_storage())
                 self.copies.setdefault(out.untyped_storage()._cdata, whole)
@@ -155,12 +195,19 @@ class KnownValues:
             self.keep(out, lambda: func(*args, **self.values_in(kwargs or {})))
         elif kind == "drawn" and (func._opname != "rand" or out.numel() == 1):
             choices = {name: value for name, value in (kwargs or {}).items() if name != "generator"}
-            self.keep(out, lambda: DRAWN[func._opname](*args, **self.values_in(choices), generator=self.chance))
+            self.keep(
+                out,
+                lambda: DRAWN[func._opname](
+                    *args, **self.values_in(choices), generator=self.chance
+                ),
+            )
         elif kind == "filled":
             # The copy is made later and from a tensor of its own: the program's would live on in it.
             shape, dtype, rest = tuple(out.shape), args[0].dtype, args[1:]
             choices = kwargs or {}
-            self.keep(out, lambda: func(torch.empty(shape, dtype=dtype), *rest, **self.values_in(choices)))
+            self.keep(
+                out, lambda: func(torch.empty(shape, dtype=dtype), *rest, **self.values_in(choices))
+            )
         elif func._opname in DECIDED_BY_ONE and self.is_decided(func._opname, args, out):
             value, shape, dtype = DECIDED_BY_ONE[func._opname], tuple(out.shape), out.dtype
             self.keep(out, lambda: torch.full(shape, value, dtype=dtype))
@@ -169,7 +216,9 @@ class KnownValues:
                 real = self.result_of(func, args, kwargs)
             except Unknown:
                 return
-            pairs = zip(out, real, strict=True) if isinstance(out, (tuple, list)) else ((out, real),)
+            pairs = (
+                zip(out, real, strict=True) if isinstance(out, (tuple, list)) else ((out, real),)
+            )
             for shadow, value in pairs:
                 self.keep(shadow, lambda value=value: value)
 
@@ -177,14 +226,19 @@ class KnownValues:
         """An operation in place: on the real copies too, or they are dropped."""
         if func._opname == "set_":  # another storage for the tensor; no value is written over
             return
-        values = [args[place] if place < len(args) else (kwargs or {}).get(name) for place, name in written]
+        values = [
+            args[place] if place < len(args) else (kwargs or {}).get(name)
+            for place, name in written
+        ]
         tensors = [tensor for tensor in tree_leaves(values) if isinstance(tensor, Tensor)]
         if func._opname in OVERWRITES and args[0].nbytes == args[0].untyped_storage().nbytes():
             shape, dtype, value = tuple(args[0].shape), args[0].dtype, args[1:]
             if not any(isinstance(item, Tensor) for item in value):
                 self.keep(args[0], lambda: func(torch.empty(shape, dtype=dtype), *value))
                 return
-        keys = {tensor.untyped_storage()._cdata for tensor in tensors if tensor.layout is torch.strided}
+        keys = {
+            tensor.untyped_storage()._cdata for tensor in tensors if tensor.layout is torch.strided
+        }
         if keys.isdisjoint(self.copies):
             return
         try:
@@ -207,7 +261,12 @@ class KnownValues:
             self.forget(tensor.untyped_storage()._cdata)
             if values is not None:
                 shape, part = tensor.shape, values.flatten().clone()
-                self.keep(tensor, lambda shape=shape, part=part: part.repeat(shape.numel() // len(part)).view(shape))
+                self.keep(
+                    tensor,
+                    lambda shape=shape, part=part: part.repeat(shape.numel() // len(part)).view(
+                        shape
+                    ),
+                )
 
     def is_decided(self, name: str, operands: tuple, out: Tensor) -> bool:
         """Whether one operand alone says what comes out: "or" with true everywhere, "and" with false."""
@@ -237,7 +296,9 @@ class KnownValues:
 
         self.copies[storage._cdata] = copied
         # The next storage may get the same address: what is known of this one goes with it.
-        self.watches[storage._cdata] = weakref.ref(storage, lambda _, key=storage._cdata: self.forget(key))
+        self.watches[storage._cdata] = weakref.ref(
+            storage, lambda _, key=storage._cdata: self.forget(key)
+        )
 
     def forget(self, key: int) -> None:
         """A storage is gone."""
@@ -256,7 +317,9 @@ def kind_and_writes(func) -> tuple[str, tuple]:
     """``root``, ``drawn``, ``filled``, ``operation``, ``view`` or ``other`` (unknown); arguments written over."""
     schema, name = func._schema, func._opname
     written = tuple(
-        (place, a.name) for place, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write
+        (place, a.name)
+        for place, a in enumerate(schema.arguments)
+        if a.alias_info and a.alias_info.is_write
     )
     is_view = not written and any(r.alias_info for r in schema.returns)
     if is_view and name != "lift_fresh":
@@ -304,7 +367,9 @@ class Assumptions:
     def refuse_unused(self) -> None:
         """Raises: ValueError: a line asked for no values, so that its number may be meant for another."""
         if self.unused:
-            raise ValueError(f"assume: nothing on {', '.join(sorted(self.unused))} asked for values in this trace")
+            raise ValueError(
+                f"assume: nothing on {', '.join(sorted(self.unused))} asked for values in this trace"
+            )
 
 
 def result_of_size(func, args: tuple, kwargs: dict, number: float) -> tuple[object, int]:
@@ -314,14 +379,22 @@ def result_of_size(func, args: tuple, kwargs: dict, number: float) -> tuple[obje
     """
     tensor, name, size = args[0], func._opname, int(number)
     if name == "_local_scalar_dense":
-        return number if tensor.is_floating_point() else bool(number) if tensor.dtype is torch.bool else size, 0
+        return number if tensor.is_floating_point() else bool(
+            number
+        ) if tensor.dtype is torch.bool else size, 0
     if name in ("allclose", "equal"):
         return bool(number), 0
     if name == "nonzero":
         return tensor.new_empty((size, tensor.dim()), dtype=torch.int64), 0
     if name == "bincount":
         weights = args[1] if len(args) > 1 else None
-        kinds = torch.int64 if weights is None else torch.float32 if weights.dtype is torch.float32 else torch.float64
+        kinds = (
+            torch.int64
+            if weights is None
+            else torch.float32
+            if weights.dtype is torch.float32
+            else torch.float64
+        )
         return tensor.new_empty((size,), dtype=kinds), 0
     if name == "masked_select":
         return tensor.new_empty((size,)), INDEX_BYTES * size * tensor.dim()
@@ -337,7 +410,9 @@ def result_of_size(func, args: tuple, kwargs: dict, number: float) -> tuple[obje
             else:
                 indices.append(index)
         return func(tensor, indices, *args[2:], **kwargs), scratch
-    raise NotImplementedError(f"{func}: how many rows it keeps does not say what it returns; use measure_memory")
+    raise NotImplementedError(
+        f"{func}: how many rows it keeps does not say what it returns; use measure_memory"
+    )
 
 
 MAX_STAND_IN_BYTES = 16 * MIB
@@ -352,12 +427,15 @@ def has_values(tensor: Tensor) -> bool:
 
 def no_value(tensor: Tensor) -> float:
     """What stands for a value that nobody knows."""
-    return 1.0 if tensor.is_floating_point() or tensor.is_complex() else 0  # finite: ``if isnan(loss): exit`` goes on
+    # finite: ``if isnan(loss): exit`` goes on
+    return 1.0 if tensor.is_floating_point() or tensor.is_complex() else 0
 
 
 def storage_key(tensor: Tensor) -> int:
     """Names the storage; 0 where the tensor has none of its own (sparse, inside torch.func)."""
-    if tensor.layout is not torch.strided or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if tensor.layout is not torch.strided or torch._C._functorch.is_functorch_wrapped_tensor(
+        tensor
+    ):
         return 0
     return tensor.untyped_storage()._cdata
 
@@ -393,7 +471,12 @@ class ShapesOnly(shapes.ShapesOnly):
             return torch.full(shape, value, dtype=tensor.dtype, device="cpu")
 
     def warn_once(
-        self, about: str, text: str, *, is_told_in_torch: bool = False, is_about_number: bool = False
+        self,
+        about: str,
+        text: str,
+        *,
+        is_told_in_torch: bool = False,
+        is_about_number: bool = False,
     ) -> None:
         """Tell the program, at its own line; torch's own code only where asked.
 
@@ -481,7 +564,9 @@ def pack(mode: ShapesOnly, func, args, kwargs):
     tensor, lengths, *rest = args
     lengths = mode.known.value_of(lengths)
     if lengths is None:
-        raise not_followed("pack_padded_sequence with lengths that it does not know", 'make them with device="cpu"')
+        raise not_followed(
+            "pack_padded_sequence with lengths that it does not know", 'make them with device="cpu"'
+        )
     return func(tensor, lengths, *rest, **kwargs)
 
 
@@ -523,7 +608,9 @@ def as_finite(mode: ShapesOnly, func, args, kwargs):
 RULES = {
     answer: (Tensor.item, Tensor.__float__, Tensor.tolist, Tensor.numpy, Tensor.__format__),
     refuse: (Tensor.__bool__, Tensor.__int__, Tensor.__index__),
-    as_finite: [getattr(home, name) for home in (torch, Tensor) for name in ("isnan", "isinf", "isfinite")],
+    as_finite: [
+        getattr(home, name) for home in (torch, Tensor) for name in ("isnan", "isinf", "isfinite")
+    ],
     add_in_place: (Tensor.add_,),
     next_token: (torch.multinomial, torch.argmax),
     one_hot: (torch._C._nn.one_hot,),

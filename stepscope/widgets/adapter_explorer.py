@@ -47,9 +47,14 @@ class AdapterExplorer(Explorer, verdict=(126,), status=(100, 210)):
     ) -> View:
         """The peak of each way as a bar; the words are about the adapters and what they leave to be kept."""
         shape = {"micro_batch_size": micro_batch_size, "seq_len": seq_len}
-        full = Job(model=PUBLISHED_MODELS[model], precision=PURE_BF16, optimizer=FUSED_ADAMW, **shape)
+        full = Job(
+            model=PUBLISHED_MODELS[model], precision=PURE_BF16, optimizer=FUSED_ADAMW, **shape
+        )
         adapter = AdapterConfig(rank=rank, targets=TARGETS[targets], dtype=dtype)
-        plans = {name: plan_of(in_this_way(full, adapter, *way), CARDS[card]) for name, way in WAYS.items()}
+        plans = {
+            name: plan_of(in_this_way(full, adapter, *way), CARDS[card])
+            for name, way in WAYS.items()
+        }
         count = format_count(count_adapter_parameters(full.model, adapter))
         title = f"{model}, LoRA of rank {rank} beside {targets}: {count} trained parameters"
         subtitle = f"{micro_batch_size} × {seq_len} tokens, weights and arithmetic in bfloat16"
@@ -71,7 +76,8 @@ def trained_and_kept(full: Job, adapter: AdapterConfig) -> tuple[str, str]:
     count, whole = count_adapter_parameters(full.model, adapter), count_parameters(full.model)
     states = job_state_bytes(replace(full, adapter=adapter))
     trained = states["gradients"] + states["optimizer_states"]
-    kept, all_kept = block_ledger(replace(full, adapter=adapter)).per_sbh, block_ledger(full).per_sbh
+    kept = block_ledger(replace(full, adapter=adapter)).per_sbh
+    all_kept = block_ledger(full).per_sbh
     casts = "adapters in bfloat16 keep no cast of their input"
     if adapter.dtype == "float32":
         casts = "each adapter in float32 keeps a cast of its input"

@@ -56,9 +56,21 @@ class AllocatorLab(Explorer, verdict=(85,), status=(112, 425)):
             used = [piece for piece in row.pieces if not piece.is_free]
             hole = max((piece.size for piece in row.pieces if piece.is_free), default=0)
             sizes = (row.size, sum(piece.size for piece in used))
-            rows.append((str(number), *map(format_bytes, sizes), str(len(used)), format_bytes(hole) if hole else "–"))
+            rows.append(
+                (
+                    str(number),
+                    *map(format_bytes, sizes),
+                    str(len(used)),
+                    format_bytes(hole) if hole else "–",
+                )
+            )
         said = words(state, len(film))
-        return View(chart=allocator_picture(film, state.index, room=8), words=said, table=rows, ends={"step": end})
+        return View(
+            chart=allocator_picture(film, state.index, room=8),
+            words=said,
+            table=rows,
+            ends={"step": end},
+        )
 
 
 def words(state: AllocatorState, num_events: int) -> tuple[str, ...]:

@@ -21,7 +21,9 @@ class MemoryExplorer(kit.MemoryExplorer):
     def view(
         self,
         model=Choice("Model", MODELS, "Llama-2-7B"),
-        optimizer=Choice("Optimizer", [n for n, record in OPTIMIZERS.items() if record.estimated], "AdamW"),
+        optimizer=Choice(
+            "Optimizer", [n for n, record in OPTIMIZERS.items() if record.estimated], "AdamW"
+        ),
         lora_rank=Number("LoRA rank, 0: all weights", 0, low=0, high=128),
         base=Choice("Base weights", BASES, "as loaded"),
         place=Choice("Optimizer steps", tuple(Place), Place.AFTER_BACKWARD),

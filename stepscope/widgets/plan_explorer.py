@@ -29,7 +29,9 @@ def plans_view(plans: Plans, *said: object, **choice: object) -> View:
 
 def table_of(plans: Plans, columns: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
     """A row for each plan."""
-    peaks, fits = ({name: getattr(plan, each) for name, plan in plans.items()} for each in ("peak", "fit"))
+    peaks, fits = (
+        {name: getattr(plan, each) for name, plan in plans.items()} for each in ("peak", "fit")
+    )
     return explorer.table_of(peaks, fits, columns)
 
 
@@ -69,7 +71,8 @@ class PlanExplorer(Explorer, verdict=(130,), status=(225, 76, 175, 105)):
         """The staircase, the chosen plan framed; it in words."""
         job = model, card, tokens_per_step, seq_len, num_cards
         found = plans_for(*job)
-        if job != self.job:  # hundreds of points are drawn once a job; each plan frames another of them
+        # hundreds of points are drawn once a job; each plan frames another of them
+        if job != self.job:
             title = f"{model} on {num_cards} × {card}, {tokens_per_step:,} tokens a step"
             self.job, self.chart = job, plans_figure(found, title)
         allowed = allowed_by(found, gives_up)
@@ -79,17 +82,27 @@ class PlanExplorer(Explorer, verdict=(130,), status=(225, 76, 175, 105)):
         self.chart.marked = found.plans.index(chosen) if chosen else None
         words = [f"No plan fits that gives up {gives_up}.", next_best(found)]
         if chosen:
-            words = [f"Plan {plan} of {len(allowed)} unbeaten: {chosen.name}.", *in_words(chosen, found)]
+            words = [
+                f"Plan {plan} of {len(allowed)} unbeaten: {chosen.name}.",
+                *in_words(chosen, found),
+            ]
             sizes = f"--tokens {tokens_per_step} --seq-len {seq_len} --cards {num_cards}"
             is_first = chosen is found.first
-            words.append(f"Its code, traced: stepscope fit '{model}' --card '{card}' {sizes}" if is_first else "")
+            words.append(
+                f"Its code, traced: stepscope fit '{model}' --card '{card}' {sizes}"
+                if is_first
+                else ""
+            )
         rows = {plan.name: plan for plan in allowed[:MAX_ROWS]}
         columns = {
             "time ÷ least": [times_least(plan, found) for plan in rows.values()],
             "gives up": [", ".join(plan.gives_up) or "nothing" for plan in rows.values()],
         }
         return View(
-            chart=self.chart, words=[*filter(None, words)], table=table_of(rows, columns), kept=(found, allowed),
+            chart=self.chart,
+            words=[*filter(None, words)],
+            table=table_of(rows, columns),
+            kept=(found, allowed),
             ends={"plan": max(len(allowed), 1)},
         )
 
@@ -131,4 +144,6 @@ def next_best(found: PlansFound) -> str:
     """What would fit if more were given up."""
     if not found.first:
         return "No plan of another kind fits either: fewer tokens in a sequence, or more cards."
-    return f"{found.first.name} would fit; it gives up {' and '.join(found.first.gives_up) or 'time'}."
+    return (
+        f"{found.first.name} would fit; it gives up {' and '.join(found.first.gives_up) or 'time'}."
+    )

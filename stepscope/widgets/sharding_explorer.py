@@ -32,7 +32,9 @@ class ShardingExplorer(Explorer, status=(230, 70, 56, 120, 112)):
 
     def view(
         self,
-        model=Choice("Model", [n for n, m in PUBLISHED_MODELS.items() if m.max_seq_len > 1024], "Llama-2-7B"),
+        model=Choice(
+            "Model", [n for n, m in PUBLISHED_MODELS.items() if m.max_seq_len > 1024], "Llama-2-7B"
+        ),
         stage=Choice("Stage", [(name, number) for number, name in enumerate(STAGES)], 3),
         dp_size=Choice("Ranks", RANKS, 8),
         nics=Choice("Link", LINKS, 0, goes_with_ranks),
@@ -45,8 +47,11 @@ class ShardingExplorer(Explorer, status=(230, 70, 56, 120, 112)):
     ) -> View:
         """The chosen number of ranks among the others."""
         setup = TrainingSetup(
-            model=PUBLISHED_MODELS[model], recomputation="full" if recomputes else "none",
-            micro_batch_size=micro_batch_size, seq_len=seq_len, optimizer=FUSED_ADAMW,
+            model=PUBLISHED_MODELS[model],
+            recomputation="full" if recomputes else "none",
+            micro_batch_size=micro_batch_size,
+            seq_len=seq_len,
+            optimizer=FUSED_ADAMW,
         )
         ways = {str(ranks): way_of(setup, stage, ranks, precision, offloads) for ranks in RANKS}
         plans = {ranks: plan_of(way, CARDS[card], layout) for ranks, (way, layout) in ways.items()}
@@ -59,10 +64,15 @@ class ShardingExplorer(Explorer, status=(230, 70, 56, 120, 112)):
             "activations, gathered blocks and buffers are not shared out."
         )
         return plans_view(
-            plans, f"{model}, {STAGES[stage]}: the peak of one rank",
-            f"{micro_batch_size} × {seq_len} tokens a rank, {precision}", (sends, hides, rest), chosen=str(dp_size),
+            plans,
+            f"{model}, {STAGES[stage]}: the peak of one rank",
+            f"{micro_batch_size} × {seq_len} tokens a rank, {precision}",
+            (sends, hides, rest),
+            chosen=str(dp_size),
             columns={"sent a step": [format_bytes(size) for size in sent.values()]},
-            above=[f"↑ {short(size)}" for size in sent.values()], foot=FOOT, picks={"dp_size": RANKS},
+            above=[f"↑ {short(size)}" for size in sent.values()],
+            foot=FOOT,
+            picks={"dp_size": RANKS},
         )
 
 
@@ -89,7 +99,8 @@ def hiding(way: tuple[TrainingSetup, Layout], card: Card, nics: int) -> str:
         return "One rank sends nothing."
     bytes_per_s = nics * NIC_BYTES_PER_S or card.bytes_per_s_among(layout.dp_size)
     flops_per_s = 1e12 * card.peak_tflops.get(dtype, card.peak_tflops["float32"])
-    least, tokens = tokens_to_hide(setup, layout, flops_per_s, bytes_per_s), setup.micro_batch_size * setup.seq_len
+    least = tokens_to_hide(setup, layout, flops_per_s, bytes_per_s)
+    tokens = setup.micro_batch_size * setup.seq_len
     return (
         f"On paper this {'hides' if tokens >= least else 'does not hide'} behind the computing: at "
         f"{bytes_per_s / 1e9:.0f} GB/s it takes about {float(f'{least:.2g}'):,.0f} tokens a rank, "

@@ -26,7 +26,13 @@ from memkit.units import GIB, MIB
 
 
 def by_torch(bits):
-    narrow = torch.tensor([bits]).to(torch.int32).view(torch.float32).to(torch.bfloat16).view(torch.int16)
+    narrow = (
+        torch.tensor([bits])
+        .to(torch.int32)
+        .view(torch.float32)
+        .to(torch.bfloat16)
+        .view(torch.int16)
+    )
     return int(narrow) & 0xFFFF
 
 
@@ -174,7 +180,10 @@ RIGHT = [
     ("4.2", 2.15e9),
     ("4.3", lambda L, g, block, inputs: -(-L // g) * inputs + g * block),
     ("4.4", [torch.ops.aten.addmm.default, "attention"]),
-    ("4.4", [torch.ops.aten.addmm.default, torch.ops.aten._scaled_dot_product_flash_attention.default]),
+    (
+        "4.4",
+        [torch.ops.aten.addmm.default, torch.ops.aten._scaled_dot_product_flash_attention.default],
+    ),
     ("4.4", ("attention", "addmm")),
     ("4.4", {"attention", "addmm"}),
     ("4.6", keeps(1, 3, 5, 7)),
@@ -182,12 +191,26 @@ RIGHT = [
     ("5.2", 13.4e9),
     ("5.3", lambda counts: (count / sum(counts) for count in counts)),
     ("5.4", lambda n, N: [1 / torch.tensor(min(N, n - i)) for i in range(0, n, N)]),
-    ("5.5", lambda own, of_rank, of_all, ranks: np.float32(own) * np.float32(ranks) / np.float32(of_all)),
+    (
+        "5.5",
+        lambda own, of_rank, of_all, ranks: (
+            np.float32(own) * np.float32(ranks) / np.float32(of_all)
+        ),
+    ),
     ("5.7", (2, 64 / 2)),
     ("5.7", (np.int64(2), np.int64(32))),
     ("6.6", 28_700),
     ("7.2", 23.64 - 0.31 - 21.90 - 0.61),
-    ("7.3", lambda n: 2 * MIB if n <= MIB else 20 * MIB if n < 10 * MIB else (n + 2 * MIB - 1) // (2 * MIB) * 2 * MIB),
+    (
+        "7.3",
+        lambda n: (
+            2 * MIB
+            if n <= MIB
+            else 20 * MIB
+            if n < 10 * MIB
+            else (n + 2 * MIB - 1) // (2 * MIB) * 2 * MIB
+        ),
+    ),
     ("7.4", by_inference_mode),
     ("7.4", by_detached_sum),
     ("7.5", with_else),
@@ -202,13 +225,34 @@ TOLD = [
     ("0.1", 667.6, "the number of MiB"),
     ("1.2", 53.9, "the number of GB"),
     ("1.3", 6, "6 is an int; the answer is a function"),
-    ("1.3", lambda h, L, v, k, f: 2 * v * h + L * (3 * h * h + h * k + 3 * h * f + 2 * h) + h, "of width k. Two"),
-    ("1.3", lambda h, L, v, k, f: 2 * v * h + L * (2 * h * h + 2 * k * k + 3 * h * f + 2 * h) + h, "h by k"),
-    ("1.3", lambda h, L, v, k, f: 2 * v * h + L * (2 * h * h + 2 * h * k + 3 * h * f + 3 * h), "after the blocks"),
+    (
+        "1.3",
+        lambda h, L, v, k, f: 2 * v * h + L * (3 * h * h + h * k + 3 * h * f + 2 * h) + h,
+        "of width k. Two",
+    ),
+    (
+        "1.3",
+        lambda h, L, v, k, f: 2 * v * h + L * (2 * h * h + 2 * k * k + 3 * h * f + 2 * h) + h,
+        "h by k",
+    ),
+    (
+        "1.3",
+        lambda h, L, v, k, f: 2 * v * h + L * (2 * h * h + 2 * h * k + 3 * h * f + 3 * h),
+        "after the blocks",
+    ),
     ("1.3", lambda h, L, v, k, f: v * h + L * (12 * h * h + 13 * h) + 2 * h, "GPT-2's count"),
-    ("1.3", lambda h, L, v, k, f: 4 * v * h + 2 * L * (2 * h * h + 2 * h * k + 3 * h * f + 2 * h) + 2 * h,
-     "twice the count"),
-    ("1.3", lambda h, L, v, k, f: 2 * v * h + L * (h * h + 3 * h * k + 3 * h * f + 2 * h) + h, "of width k"),
+    (
+        "1.3",
+        lambda h, L, v, k, f: (
+            4 * v * h + 2 * L * (2 * h * h + 2 * h * k + 3 * h * f + 2 * h) + 2 * h
+        ),
+        "twice the count",
+    ),
+    (
+        "1.3",
+        lambda h, L, v, k, f: 2 * v * h + L * (h * h + 3 * h * k + 3 * h * f + 2 * h) + h,
+        "of width k",
+    ),
     ("1.4", lambda b, s, h, a: 16 * s * b * h + a * b * s, "You counted values"),
     ("1.4", lambda b, s, h, a: 32 * s * b * h + 4 * b * s, "not 4bs"),
     ("1.4", lambda b, s, h, a: 32 * s * b * h + 4 * a * s, "not 4as"),
@@ -216,7 +260,11 @@ TOLD = [
     ("1.4", lambda b, s, h, a: 32 * s * b * h + 4 * a * b * s + 16 * b * s, "statistics"),
     ("1.4", lambda b, s, h, a: 32 * s * b * h + 2 * a * b * s, "4 bytes, not 2"),
     ("1.4", lambda b, s, h, a: 32 * s * b * h + 4 * a * b * s * s, "not per pair"),
-    ("1.4", lambda b, s, h, a: 16 * s * b * h + 4 * a * b * s, "all tensors, without their 2 bytes a value"),
+    (
+        "1.4",
+        lambda b, s, h, a: 16 * s * b * h + 4 * a * b * s,
+        "all tensors, without their 2 bytes a value",
+    ),
     ("1.6", 38, "may be the mistake: You took the label for GiB"),
     ("1.6", 38, "You left 2·10⁹ bytes"),
     ("1.6", 14, "the answer in float32, the default"),
@@ -224,8 +272,14 @@ TOLD = [
     ("2.4", lambda bits: bits + 0x7FFF + (bits >> 16 & 1), "did not cut"),
     ("2.4", lambda bits: (bits + 0xFFFF) >> 16, "round everything up"),
     ("2.4", by_torch, "uses torch"),
-    ("2.4", lambda bits: struct.unpack("I", struct.pack("f", struct.unpack("f", struct.pack("I", bits))[0]))[0] >> 16,
-     "uses struct"),
+    (
+        "2.4",
+        lambda bits: (
+            struct.unpack("I", struct.pack("f", struct.unpack("f", struct.pack("I", bits))[0]))[0]
+            >> 16
+        ),
+        "uses struct",
+    ),
     ("2.4", lambda bits: round(bits / 65536), "uses /"),
     ("2.4", lambda bits: to_even(bits) << 16, "left 32"),
     ("2.4", lambda bits: (bits + 0x8000 - (bits >> 16 & 1)) >> 16, "ties go to the odd code"),
@@ -235,22 +289,44 @@ TOLD = [
     ("2.8", one_chance_a_row, "not for a matrix"),
     ("2.8", one_chance_for_all, "a chance of its own"),
     ("2.8", one_by_one, "not for a matrix"),
-    ("3.7", lambda s, c, o, i: (s // 2, 0) if o else (2 * s, 0) if c + 1 == i else (s, c + 1),
-     "// rounds 1 / 2 down to 0"),
-    ("3.7", lambda s, c, o, i: (max(s / 2, 1.0), 0) if o else (2 * s, 0) if c + 1 == i else (s, c + 1),
-     "no lower bound"),
-    ("3.7", lambda s, c, o, i: (s / 2, 0) if o else (min(2 * s, 2**24), 0) if c + 1 == i else (s, c + 1),
-     "no upper bound"),
-    ("3.7", lambda s, c, o, i: (s / 3, 0) if o else (2 * s, 0) if c + 1 == i else (s, c + 1),
-     "That is not right. I cannot tell"),
+    (
+        "3.7",
+        lambda s, c, o, i: (s // 2, 0) if o else (2 * s, 0) if c + 1 == i else (s, c + 1),
+        "// rounds 1 / 2 down to 0",
+    ),
+    (
+        "3.7",
+        lambda s, c, o, i: (max(s / 2, 1.0), 0) if o else (2 * s, 0) if c + 1 == i else (s, c + 1),
+        "no lower bound",
+    ),
+    (
+        "3.7",
+        lambda s, c, o, i: (
+            (s / 2, 0) if o else (min(2 * s, 2**24), 0) if c + 1 == i else (s, c + 1)
+        ),
+        "no upper bound",
+    ),
+    (
+        "3.7",
+        lambda s, c, o, i: (s / 3, 0) if o else (2 * s, 0) if c + 1 == i else (s, c + 1),
+        "That is not right. I cannot tell",
+    ),
     ("3.8", centred_noise, "below 0 too"),
     ("4.2", 2, "GiB"),
     ("4.2", 2048, "MiB"),
     ("4.2", 2.147, "number of GB"),
-    ("4.3", lambda L, g, block, inputs: ceil(L / g) * inputs + g * (block + inputs), "its input already"),
+    (
+        "4.3",
+        lambda L, g, block, inputs: ceil(L / g) * inputs + g * (block + inputs),
+        "its input already",
+    ),
     ("4.3", lambda L, g, block, inputs: L / g * inputs + g * block, "5.14"),
     ("4.3", lambda L, g, block, inputs: round(L / g) * inputs + g * block, "round the number"),
-    ("4.3", lambda L, g, block, inputs: g * inputs + L / g * block, "took g for the number of groups"),
+    (
+        "4.3",
+        lambda L, g, block, inputs: g * inputs + L / g * block,
+        "took g for the number of groups",
+    ),
     ("4.3", lambda L, g, block, inputs: 2 * sqrt(L) * block, "Chen's smallest sum"),
     ("4.3", lambda L, g, block, inputs: L * inputs + g * block, "input for every layer"),
     ("4.3", lambda L, g: L / g + g, "TypeError"),
@@ -264,16 +340,40 @@ TOLD = [
     ("5.7", (2.5, 25.6), "not a pair of whole numbers"),
     ("6.4", lambda a, b: e5m2(a) @ e5m2(b).t(), "two mantissa bits are E5M2's"),
     ("7.2", 317.44, ""),
-    ("7.3", lambda n: 2 * MIB if n <= MIB else 20 * MIB if n < 10 * MIB else (n // (2 * MIB) + 1) * 2 * MIB,
-     "You always add 2 MiB"),
-    ("7.3", lambda n: 2 * MIB if n <= MIB else 20 * MIB if n <= 10 * MIB else -(-n // (2 * MIB)) * 2 * MIB,
-     "10 MiB itself"),
-    ("7.3", lambda n: 2 * MIB if n < MIB else 20 * MIB if n < 10 * MIB else -(-n // (2 * MIB)) * 2 * MIB,
-     "One MiB itself"),
-    ("7.3", lambda n: 2 if n <= MIB else 20 if n < 10 * MIB else -(-n // (2 * MIB)) * 2, "That is MiB"),
+    (
+        "7.3",
+        lambda n: (
+            2 * MIB if n <= MIB else 20 * MIB if n < 10 * MIB else (n // (2 * MIB) + 1) * 2 * MIB
+        ),
+        "You always add 2 MiB",
+    ),
+    (
+        "7.3",
+        lambda n: (
+            2 * MIB if n <= MIB else 20 * MIB if n <= 10 * MIB else -(-n // (2 * MIB)) * 2 * MIB
+        ),
+        "10 MiB itself",
+    ),
+    (
+        "7.3",
+        lambda n: (
+            2 * MIB if n < MIB else 20 * MIB if n < 10 * MIB else -(-n // (2 * MIB)) * 2 * MIB
+        ),
+        "One MiB itself",
+    ),
+    (
+        "7.3",
+        lambda n: 2 if n <= MIB else 20 if n < 10 * MIB else -(-n // (2 * MIB)) * 2,
+        "That is MiB",
+    ),
     ("7.3", lambda n: n, "the request itself"),
-    ("7.3", lambda n: 2 * MIB if n <= MIB else 20 * MIB if n < 10 * MIB else round(n / (2 * MIB)) * 2 * MIB,
-     "Too small by"),
+    (
+        "7.3",
+        lambda n: (
+            2 * MIB if n <= MIB else 20 * MIB if n < 10 * MIB else round(n / (2 * MIB)) * 2 * MIB
+        ),
+        "Too small by",
+    ),
     ("7.4", returns_the_total, "with it what its forward saved. And: You"),
     ("7.4", keeps_hidden, "I cannot tell what"),
     ("7.4", as_a_list, "You returned a list"),
@@ -289,7 +389,11 @@ TOLD = [
     ("8.1", 87.3, "the number of MiB."),
     ("8.2", 6_800_000, "one digit more"),
     ("8.2", 6.82, "the number of millions."),
-    ("9.3", lambda P, stage, n: {0: 16, 1: 14, 2: 8, 3: 16 / n}[stage] * P, "table that you may read"),
+    (
+        "9.3",
+        lambda P, stage, n: {0: 16, 1: 14, 2: 8, 3: 16 / n}[stage] * P,
+        "table that you may read",
+    ),
     ("10.4", lambda p, c, k: (c - k) - ceil((c - k) / 100) - p, "rounds the hundredth up"),
     ("10.4", lambda p, c, k: c - k - (c - k) / 100 - p, "A byte has no parts"),
     ("10.4", lambda p, c, k: c - k - (c - k) // 100 - p + 1000, ""),
@@ -317,7 +421,9 @@ def test_twice_the_batch_is_what_the_step_takes():
 
 def test_the_planner_answers_what_4_5_says():
     fused = OptimizerConfig(implementation="fused")
-    setup = TrainingSetup(model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, optimizer=fused)
+    setup = TrainingSetup(
+        model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, optimizer=fused
+    )
     said = check("4.5", "c").text
     rooms = [planned_room(gib * GIB) - training_workspace_bytes((8, 0)) for gib in (14, 16)]
     names = [cheapest_that_fits(setup, room).name for room in rooms]

@@ -26,13 +26,21 @@ def test_a_formula_s_function_is_there(name):
 
 
 def test_every_line_of_the_sheet_names_a_function_a_test_and_a_chapter():
-    rows = [[part.strip() for part in line.strip("|").split(" | ")] for line in SHEET.splitlines() if line[:2] == "| "]
+    rows = [
+        [part.strip() for part in line.strip("|").split(" | ")]
+        for line in SHEET.splitlines()
+        if line[:2] == "| "
+    ]
     sheet, checks = ([row for row in rows if len(row) == width][1:] for width in (4, 3))
     assert len(sheet) >= 15 and [row[0] for row in sheet] == [row[0] for row in checks]
     for (number, formula, chapter, source), (_, function, test) in zip(sheet, checks, strict=True):
         assert formula and source and re.fullmatch(r"\d\d(, \d\d)*", chapter), number
-        assert function.startswith(("`memkit", "`stepscope", "`book")) and NAMED.fullmatch(test), number
+        assert function.startswith(("`memkit", "`stepscope", "`book")) and NAMED.fullmatch(test), (
+            number
+        )
 
 
 def test_a_test_that_is_gone_is_seen():
-    assert not exists("tests/memkit/test_units.py::test_that_nobody_wrote") and not exists("tests/none.py::test_x")
+    assert not exists("tests/memkit/test_units.py::test_that_nobody_wrote") and not exists(
+        "tests/none.py::test_x"
+    )

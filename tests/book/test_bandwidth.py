@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from book import bandwidth
-from book.bandwidth import Bandwidths, Copy, copy_size, measure_bandwidth, time_cpu_copy, time_cuda_copies
+from book.bandwidth import (
+    Bandwidths,
+    Copy,
+    copy_size,
+    measure_bandwidth,
+    time_cpu_copy,
+    time_cuda_copies,
+)
 from memkit.cards import CARDS, card_by_driver_name
 from memkit.units import GIB, MIB
 
@@ -44,7 +51,13 @@ def test_without_a_card_only_the_ram_is_measured_and_that_is_said(clock, no_card
 
 def test_the_data_sheet_stands_beside():
     peak = CARDS["H200"].memory_bandwidth
-    copy = Copy(name="card to card", num_bytes=GIB, seconds=2 * GIB / (peak / 2), crossings=2, peak_bytes_per_s=peak)
+    copy = Copy(
+        name="card to card",
+        num_bytes=GIB,
+        seconds=2 * GIB / (peak / 2),
+        crossings=2,
+        peak_bytes_per_s=peak,
+    )
     table = str(Bandwidths(copies=(copy,), device="NVIDIA H200"))
     assert "4,814.3 GB/s" in table and "50%" in table and table.endswith("on NVIDIA H200")
 
@@ -52,7 +65,10 @@ def test_the_data_sheet_stands_beside():
 @pytest.mark.parametrize(
     "ram, usable, size",
     [
-        (64 * GIB, 80 * GIB, 512 * MIB), (GIB, 80 * GIB, 128 * MIB), (64 * GIB, GIB, 128 * MIB), (None, 0, MIB),
+        (64 * GIB, 80 * GIB, 512 * MIB),
+        (GIB, 80 * GIB, 128 * MIB),
+        (64 * GIB, GIB, 128 * MIB),
+        (None, 0, MIB),
         (GIB, None, 128 * MIB),  # no card
     ],
 )

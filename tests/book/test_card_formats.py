@@ -9,7 +9,9 @@ from memkit.formats.rounding import round_to, torch_overflow
 
 
 def test_casts_on_the_cpu_are_those_of_this_torch():
-    assert cast_overflows("cpu") == {name: torch_overflow(name, torch.__version__) for name in CASTS}
+    assert cast_overflows("cpu") == {
+        name: torch_overflow(name, torch.__version__) for name in CASTS
+    }
 
 
 def test_the_errors_of_16_bit_products_are_those_of_their_inputs_and_outputs():

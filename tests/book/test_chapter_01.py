@@ -32,7 +32,8 @@ def second_step_peak(setup: TrainingSetup):
 
 def largest_that_fits(setup: TrainingSetup) -> int:
     """By the explorer's own rule: context, workspaces and fragments counted."""
-    batch, peak = 0, lambda size: second_step_peak(replace(setup, micro_batch_size=size)).total_bytes
+    batch = 0
+    peak = lambda size: second_step_peak(replace(setup, micro_batch_size=size)).total_bytes
     while fit_on(CARDS["H100 SXM"], peak(batch + 1)).expected_bytes >= 0:
         batch += 1
     return batch
@@ -79,11 +80,16 @@ def test_what_accumulation_costs():
 def test_fused_never_peaks_in_the_optimizer():
     fused = OptimizerConfig(implementation="fused")
     for batch in (1, 2, 3, 8):
-        assert "backward" in second_step_peak(replace(SHORT, micro_batch_size=batch, optimizer=fused)).name
+        assert (
+            "backward"
+            in second_step_peak(replace(SHORT, micro_batch_size=batch, optimizer=fused)).name
+        )
 
 
 def test_the_logits_spike():
-    setup = TrainingSetup(model=LLAMA_3_8B, precision=AUTOCAST_BF16, seq_len=1024, micro_batch_size=4)
+    setup = TrainingSetup(
+        model=LLAMA_3_8B, precision=AUTOCAST_BF16, seq_len=1024, micro_batch_size=4
+    )
     logits = setup.tokens_per_micro_batch * LLAMA_3_8B.vocab_size * 4
     assert format_bytes(logits) in texts_of("01")["candidates-logits"]
     assert f"{block_ledger(setup).num_bytes / 2**20:.0f} MiB" in texts_of("01")["candidates-logits"]
@@ -97,7 +103,9 @@ def test_the_rule_to_take_home_holds_for_every_recipe(recipe, batch):
     weights = count * kept["weight"]
     gradients = count * (kept["gradient"] + kept.get("main gradient", 0))
     states = count * sum(kept.values()) - weights - gradients
-    logits = setup.tokens_per_micro_batch * LLAMA_32_1B.vocab_size * (2 if kept["weight"] == 2 else 4)
+    logits = (
+        setup.tokens_per_micro_batch * LLAMA_32_1B.vocab_size * (2 if kept["weight"] == 2 else 4)
+    )
     activations = activation_bytes(setup) + autocast_cast_bytes(setup)
     moments = {
         "backward": weights + states + activations + 2 * logits,

@@ -66,7 +66,11 @@ def test_the_answers_of_the_loss_scaling_lab():
     found = {power: scale_gradients(activations, 2.0**power) for power in (2, 3, 13, 14)}
     assert found[2].flushed > 0.1 > found[3].flushed
     assert found[13].subnormal > 0.1 > found[14].subnormal
-    assert scale_gradients(weights, 2.0**20).overflowing == 0 < scale_gradients(weights, 2.0**23).overflowing
+    assert (
+        scale_gradients(weights, 2.0**20).overflowing
+        == 0
+        < scale_gradients(weights, 2.0**23).overflowing
+    )
 
 
 @pytest.mark.parametrize(

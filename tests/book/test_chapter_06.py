@@ -15,7 +15,10 @@ def played(spike: int = 16, history_len: int = 1024, margin: int = 0) -> dict:
     mpl.use("agg")
     names, cell = dict(after_setup(home_of("06", "film"))), texts_of("06")["film"]
     assert cell.startswith(FIRST_LINE)
-    exec(cell.replace(FIRST_LINE, f"spike, history_len, margin = {spike}, {history_len}, {margin}"), names)
+    exec(
+        cell.replace(FIRST_LINE, f"spike, history_len, margin = {spike}, {history_len}, {margin}"),
+        names,
+    )
     names["plt"].close("all")
     return names
 
@@ -35,7 +38,10 @@ def test_the_answers_of_the_three_experiments():
     """Margin, history and a doubling, as the text tells them."""
     told = texts_of("06")["film-text"]
     three, four = played(margin=3), played(margin=4)
-    assert f"With 3 bits {three['clipped'][20]:.1%}".replace("%", " %") in told and four["clipped"][20] == 0
+    assert (
+        f"With 3 bits {three['clipped'][20]:.1%}".replace("%", " %") in told
+        and four["clipped"][20] == 0
+    )
     short, whole, double = played(history_len=1), played(), played(spike=2)
     steps = [sum(share > 0 for share in found["clipped"]) for found in (short, whole)]
     assert re.search(rf"{steps[0]} of 60, instead of {steps[1]}\.", told)

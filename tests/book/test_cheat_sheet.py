@@ -28,7 +28,9 @@ def test_the_page_to_print_says_what_is_computed(lines):
     shares = [f"{share:.0%}" for line in lines for share in line.shares.values()]
     words = [word for line in lines for word in (line.technique.name, *words_of(line))]
     assert Counter((*shares, *words)) <= printed
-    assert sum(n for text, n in printed.items() if text.endswith(("%", "×"))) == len(shares) + len(lines)
+    assert sum(n for text, n in printed.items() if text.endswith(("%", "×"))) == len(shares) + len(
+        lines
+    )
 
 
 def test_a_job_by_hand(lines):
@@ -39,7 +41,11 @@ def test_a_job_by_hand(lines):
 
 def test_what_shrinks_activations_leaves_a_peak_of_states_as_it_is(lines):
     shares = {line.technique.name: line.shares["7B, 1,024 tokens"] for line in lines}
-    for name in ("every block checkpointed", "every second block", "accumulation, one sequence a pass"):
+    for name in (
+        "every block checkpointed",
+        "every second block",
+        "accumulation, one sequence a pass",
+    ):
         assert shares[name] == 1
 
 
@@ -49,10 +55,17 @@ def test_a_technique_s_peak_is_what_the_trace_finds():
 
     for technique in TECHNIQUES:
         setup = technique.applied(SMALL["small"])
-        if "8-bit" in technique.name or "host" in technique.name or "LoRA" in technique.name or technique.layout:
+        if (
+            "8-bit" in technique.name
+            or "host" in technique.name
+            or "LoRA" in technique.name
+            or technique.layout
+        ):
             continue  # tests/stepscope/formula/test_small_states.py and tests/stepscope/sharding trace these
         traced = trace_memory(job_build(setup), device="cpu").for_step(2).peak_bytes
-        assert estimate_memory(setup).for_step(2).peak_bytes == pytest.approx(traced, rel=1e-3), technique.name
+        assert estimate_memory(setup).for_step(2).peak_bytes == pytest.approx(traced, rel=1e-3), (
+            technique.name
+        )
 
 
 def test_every_technique_stands_in_the_picture(lines):
@@ -63,10 +76,15 @@ def test_every_technique_stands_in_the_picture(lines):
 
 
 def test_accumulation_keeps_the_tokens_of_a_step():
-    accumulation = next(technique for technique in TECHNIQUES if technique.name.startswith("accumulation"))
+    accumulation = next(
+        technique for technique in TECHNIQUES if technique.name.startswith("accumulation")
+    )
     for job in JOBS.values():
         after = accumulation.applied(job)
-        assert after.micro_batch_size * after.grad_accum_steps == job.micro_batch_size * job.grad_accum_steps
+        assert (
+            after.micro_batch_size * after.grad_accum_steps
+            == job.micro_batch_size * job.grad_accum_steps
+        )
 
 
 @pytest.mark.parametrize("model", [TINY_GPT2, TINY_LLAMA], ids=lambda model: model.name)

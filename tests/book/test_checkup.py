@@ -18,8 +18,13 @@ from memkit.measure import cap_gpu, usable_bytes
 from memkit.units import GIB, MIB
 
 T4 = Gpu(
-    name="Tesla T4", uuid="GPU-1", driver_version="550.54.15", total_bytes=15360 * MIB, used_bytes=0,
-    free_bytes=15000 * MIB, compute_capability=(7, 5),
+    name="Tesla T4",
+    uuid="GPU-1",
+    driver_version="550.54.15",
+    total_bytes=15360 * MIB,
+    used_bytes=0,
+    free_bytes=15000 * MIB,
+    compute_capability=(7, 5),
 )
 WITH_T4 = DriverAnswer(gpus=(T4,))
 NO_CARD = DriverAnswer()
@@ -30,8 +35,14 @@ def machine(monkeypatch):
     """Play a machine: package versions (``None``: not installed), torch's backend, the driver, RAM."""
 
     def play(backend="cuda 13.0", answer=WITH_T4, ram=20 * GIB, platform=None, **versions):
-        known = {"torch": "2.13.0", "ipywidgets": "8.1.9", "numpy": "2.4.6", "resvg-py": "0.5.0",
-                 "jupyterlab": "4.6.6", "anywidget": "0.11.0"} | versions
+        known = {
+            "torch": "2.13.0",
+            "ipywidgets": "8.1.9",
+            "numpy": "2.4.6",
+            "resvg-py": "0.5.0",
+            "jupyterlab": "4.6.6",
+            "anywidget": "0.11.0",
+        } | versions
         monkeypatch.setattr(doctor_module, "installed_version", known.__getitem__)
         monkeypatch.setattr(doctor_module, "torch_backend", lambda: backend)
         monkeypatch.setattr(doctor_module, "ask_driver", lambda environment: answer)
@@ -125,7 +136,9 @@ def test_the_cap_is_shown_and_counts_as_usable(machine):
     machine()
     diagnosis = doctor({"MEMKIT_GPU_GIB": "1.5"})
     assert diagnosis.cap_bytes == 3 * GIB // 2
-    assert diagnosis.advice == ("1.50 GiB of the card are usable; chapters make themselves that small.",)
+    assert diagnosis.advice == (
+        "1.50 GiB of the card are usable; chapters make themselves that small.",
+    )
     assert "MEMKIT_GPU_GIB" in diagnosis.table()
 
 
@@ -137,8 +150,15 @@ def test_an_unreadable_cap_is_a_finding_and_no_crash(machine):
 
 
 def test_unknown_sizes_are_said_to_be_unknown(machine):
-    silent = Gpu(name="NVIDIA GB10", uuid="", driver_version="580", total_bytes=None, used_bytes=None,
-                 free_bytes=None, compute_capability=None)
+    silent = Gpu(
+        name="NVIDIA GB10",
+        uuid="",
+        driver_version="580",
+        total_bytes=None,
+        used_bytes=None,
+        free_bytes=None,
+        compute_capability=None,
+    )
     machine(answer=DriverAnswer(gpus=(silent,)), ram=None)
     table = doctor({}).table()
     assert "unknown of unknown" in table
@@ -178,7 +198,9 @@ def test_ram_is_the_containers_where_that_is_less(tmp_path):
 
 def test_the_real_machine_is_read_without_torch_paths_or_names():
     program = "import sys, book.checkup as d; print(d.doctor()); sys.exit('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert metadata.version("torch").split("+")[0] in done.stdout
     for private in ("/", "\\", os.path.expanduser("~"), sys.prefix):
         assert private not in done.stdout

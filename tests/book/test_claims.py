@@ -33,7 +33,18 @@ from book.claims import (
     read_claim,
     rounds_to,
 )
-from memkit import cards, fit, formula, low_precision, models, recipes, recomputation, strategies, timeline, units
+from memkit import (
+    cards,
+    fit,
+    formula,
+    low_precision,
+    models,
+    recipes,
+    recomputation,
+    strategies,
+    timeline,
+    units,
+)
 from memkit.formats import blocks
 from memkit.formula import model
 from memkit.program import transformer
@@ -44,16 +55,37 @@ from stepscope import setup as job_setup
 from stepscope.sharding import traffic
 
 ROOT = Path(__file__).parents[2]
-TABLES = tomllib.loads(LEDGER.read_text(encoding="utf-8"), parse_float=Decimal) if LEDGER.exists() else {}
+TABLES = (
+    tomllib.loads(LEDGER.read_text(encoding="utf-8"), parse_float=Decimal)
+    if LEDGER.exists()
+    else {}
+)
 ROOMS = (model, blocks, cards, claims, recomputation, formula, korthikanti, linear_memory)
-ROOMS += (loss_scales, low_precision, models, recipes, strategies, timeline, traffic, transformer, units, fit)
+ROOMS += (
+    loss_scales,
+    low_precision,
+    models,
+    recipes,
+    strategies,
+    timeline,
+    traffic,
+    transformer,
+    units,
+    fit,
+)
 ROOMS += (job_formula, job_setup, job_optimizers, experts, inference)
 NAMES = {name: getattr(room, name) for room in ROOMS for name in dir(room)} | {
-    "inspect": inspect, "math": math, "ml_dtypes": ml_dtypes, "np": np, "pytest": pytest, "torch": torch,
+    "inspect": inspect,
+    "math": math,
+    "ml_dtypes": ml_dtypes,
+    "np": np,
+    "pytest": pytest,
+    "torch": torch,
 }
 """What an expression of the ledger may name besides the figures and the names of the file it gives as its proof."""
 
 PROVED = [claim_id for claim_id, table in TABLES.items() if "proof" in table]
+
 
 def neighbours(figure) -> list:
     """What a figure could be mistyped as: one unit up or down in its last written place.
@@ -98,11 +130,16 @@ def prove(claim_id: str, table: Mapping, figures: Figures) -> None:
             names[letter] = eval(expression, names)
         for expression in table.get("so", ()):
             assert eval(expression, names), f"{claim_id}: not so: {expression}"
-        figures.settle(**{case: eval(expression, names) for case, expression in table["cases"].items()})
+        figures.settle(
+            **{case: eval(expression, names) for case, expression in table["cases"].items()}
+        )
     elif path.suffix == ".ipynb":
         [cell] = [cell for cell in cells_of(path) if cell["id"] == name]
         entry = SimpleNamespace(figures=figures)
-        exec(compile("".join(cell["source"]), table["proof"], "exec"), after_setup(path) | {"claim": lambda _: entry})
+        exec(
+            compile("".join(cell["source"]), table["proof"], "exec"),
+            after_setup(path) | {"claim": lambda _: entry},
+        )
     else:
         functions_of(path)[name](figures)
 
@@ -111,15 +148,20 @@ def problems_of(claim_id: str, table: Mapping) -> list[str]:
     """Everything that is wrong with the form of one entry."""
     try:
         entry = read_claim(
-            claim_id, {**table, "figures": {k: as_read(v) for k, v in table.get("figures", {}).items()}}
+            claim_id,
+            {**table, "figures": {k: as_read(v) for k, v in table.get("figures", {}).items()}},
         )
     except ValueError as error:
         return [str(error)]
     problems = [
-        f"write {number} as a figure" for name in ("claim", "answer") for number in free_numbers(table[name])
+        f"write {number} as a figure"
+        for name in ("claim", "answer")
+        for number in free_numbers(table[name])
     ]
     problems += [
-        f"{page!r} is not a public page" for page in entry.printed if not page.startswith("https://")
+        f"{page!r} is not a public page"
+        for page in entry.printed
+        if not page.startswith("https://")
     ]
     if entry.proof and not exists(entry.proof):
         problems.append(f"there is no {entry.proof}")
@@ -127,8 +169,12 @@ def problems_of(claim_id: str, table: Mapping) -> list[str]:
         problems.append(f"there is no cell {place}")
     if not (place or entry.no_cell or entry.reason):
         problems.append("say in no_cell why no cell shows it")
-    if entry.figures and not (entry.cases or entry.proof.endswith(f"::test_{claim_id}") or ".ipynb::" in entry.proof):
-        problems.append(f"{entry.proof} does not read the figures; call it test_{claim_id}(figures)")
+    if entry.figures and not (
+        entry.cases or entry.proof.endswith(f"::test_{claim_id}") or ".ipynb::" in entry.proof
+    ):
+        problems.append(
+            f"{entry.proof} does not read the figures; call it test_{claim_id}(figures)"
+        )
     return problems
 
 
@@ -136,11 +182,17 @@ def unnoticed(claim_id: str, table: Mapping) -> list[str]:
     """Changed figures, and other verdicts, that the proof of an entry accepts."""
     given = {name: as_read(value) for name, value in table.get("figures", {}).items()}
     mutants = {
-        f"{name} = {changed} passes as well as {value}": Figures(given | {name: as_read(changed)}, table["verdict"])
-        for name, value in table.get("figures", {}).items() for changed in neighbours(value)
+        f"{name} = {changed} passes as well as {value}": Figures(
+            given | {name: as_read(changed)}, table["verdict"]
+        )
+        for name, value in table.get("figures", {}).items()
+        for changed in neighbours(value)
     } | {
-        f"{other} passes as well as {table['verdict']}: end the proof with figures.settle(...)": Figures(given, other)
-        for other in VERDICTS[:-1] if other != table["verdict"]
+        f"{other} passes as well as {table['verdict']}: end the proof with figures.settle(...)": Figures(
+            given, other
+        )
+        for other in VERDICTS[:-1]
+        if other != table["verdict"]
     }
     found = []
     for sentence, figures in mutants.items():
@@ -201,7 +253,9 @@ def test_the_groups_cover_every_number_once():
 
 def test_verdicts_are_counted_from_the_ledger():
     verdicts = [entry.verdict for entry in load_claims().values()]
-    assert count_verdicts(load_claims().values()) == {verdict: verdicts.count(verdict) for verdict in VERDICTS}
+    assert count_verdicts(load_claims().values()) == {
+        verdict: verdicts.count(verdict) for verdict in VERDICTS
+    }
 
 
 def test_a_case_decides_the_verdict():

@@ -87,8 +87,13 @@ def test_the_cells_that_need_a_card_are_there():
 @pytest.mark.parametrize("number", ["01", "02", "03", "04", "05", "06", "08", "12"])
 def test_a_chapter_measures_in_its_body_and_shows_a_published_run_without_a_card(number):
     cells = cells_of(next(CHAPTERS.glob(f"{number}_*.ipynb")))
-    [cell] = [cell for cell in cells if cell["id"].startswith("card-") and cell["id"] != "card-measured"
-              and cell["cell_type"] == "code"]
+    [cell] = [
+        cell
+        for cell in cells
+        if cell["id"].startswith("card-")
+        and cell["id"] != "card-measured"
+        and cell["cell_type"] == "code"
+    ]
     texts = ["".join(each["source"]) for each in cells]
     ends = (at for at, text in enumerate(texts) if re.search(r"^## Further|^\*\*Further\.\*\*", text, re.MULTILINE))
     assert cells.index(cell) < next(ends, len(cells))  # a lesson's Further is a notebook of its own
@@ -118,13 +123,19 @@ def test_an_assert_of_a_cell_sees(mistake):
 
 
 RECORD_NEEDS_A_CARD = {
-    "bandwidth": "times", "card_formats": "values", "matmul_rates": "times", "fp8_products": "times",
-    "context": "other processes", "optimizer_steps": "paged memory of bitsandbytes",
+    "bandwidth": "times",
+    "card_formats": "values",
+    "matmul_rates": "times",
+    "fp8_products": "times",
+    "context": "other processes",
+    "optimizer_steps": "paged memory of bitsandbytes",
 }
 """Programs of ``make record`` that read what only a real card has."""
 
 
-@pytest.mark.parametrize("chapter, name", [key for key in MEASUREMENTS if key[1] not in RECORD_NEEDS_A_CARD])
+@pytest.mark.parametrize(
+    "chapter, name", [key for key in MEASUREMENTS if key[1] not in RECORD_NEEDS_A_CARD]
+)
 def test_a_program_of_make_record_runs_on_a_pretend_card(chapter, name):
     with warnings.catch_warnings(), pretend_card(total_bytes=79 * GIB):
         warnings.simplefilter("ignore")
@@ -148,7 +159,8 @@ def test_what_prints_a_card_s_own_figures_is_not_compared(path):
         if cell["cell_type"] == "markdown" or not cell["outputs"] or "setup" in tags:
             continue
         words = ("give_back()", "capped_card(", "is_available()")
-        if cell["id"] != "te-cell" and any(word in "".join(cell["source"]) for word in words):  # that needs a library
+        # that needs a library
+        if cell["id"] != "te-cell" and any(word in "".join(cell["source"]) for word in words):
             assert "nbval-ignore-output" in tags, cell["id"]
 
 
@@ -162,7 +174,9 @@ def small_card_cells() -> list:
 def test_a_cell_with_a_small_card_runs_on_a_pretend_card(cell_id):
     """With a workspace of cuBLAS there already: it is none of the cell's bytes."""
     [path] = CHAPTERS.glob("07_*.ipynb")
-    warm_up = 'x = torch.ones(8, 8, device="cuda", requires_grad=True)\n(x @ x).sum().backward()\ndel x\n'
+    warm_up = (
+        'x = torch.ones(8, 8, device="cuda", requires_grad=True)\n(x @ x).sum().backward()\ndel x\n'
+    )
     run_on_pretend_card(path, cell_id, warm_up + texts_of("07")[cell_id])
 
 

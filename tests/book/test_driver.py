@@ -1,6 +1,5 @@
 """What ``nvidia-smi`` answers, played by a script of that name on PATH; no card and no torch is needed."""
 
-
 import pytest
 
 from book.driver import DriverAnswer, ask_driver, visible_gpus
@@ -23,7 +22,9 @@ def machine(tmp_path):
         folder.mkdir(exist_ok=True)
         (folder / "answer").write_text(text)
         script = folder / "nvidia-smi"
-        script.write_text(f'#!/bin/sh\necho "$@" > "{folder}/asked"\ncat "{folder}/answer"\nexit {code}\n')
+        script.write_text(
+            f'#!/bin/sh\necho "$@" > "{folder}/asked"\ncat "{folder}/answer"\nexit {code}\n'
+        )
         script.chmod(0o755)
         return {"PATH": f"{folder}:/usr/bin:/bin", **variables}
 
@@ -34,7 +35,11 @@ def test_cards_are_read(machine):
     answer = ask_driver(machine(TWO_CARDS))
     first, second = answer.gpus
     assert (first.name, first.driver_version) == ("NVIDIA H200", "580.82.07")
-    assert (first.total_bytes, first.used_bytes, first.free_bytes) == (143771 * MIB, 4 * MIB, 143158 * MIB)
+    assert (first.total_bytes, first.used_bytes, first.free_bytes) == (
+        143771 * MIB,
+        4 * MIB,
+        143158 * MIB,
+    )
     assert (first.compute_capability, second.compute_capability) == ((9, 0), (8, 9))
     assert answer.problem == ""
 
@@ -84,12 +89,16 @@ def test_hidden_cards_are_said(machine):
     assert answer == DriverAnswer(problem="CUDA_VISIBLE_DEVICES hides every card")
 
 
-@pytest.mark.parametrize("text, size", [("2", 2 * GIB), ("0.5", GIB // 2), (" 1e1 ", 10 * GIB), ("", None)])
+@pytest.mark.parametrize(
+    "text, size", [("2", 2 * GIB), ("0.5", GIB // 2), (" 1e1 ", 10 * GIB), ("", None)]
+)
 def test_cap_is_read_in_gib(text, size):
     assert gpu_cap_bytes({"MEMKIT_GPU_GIB": text}) == size
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "two", "nan", "inf", "2 GiB", "1/0", "0.0000000001", "1e400", "1e-400"])
+@pytest.mark.parametrize(
+    "text", ["0", "-1", "two", "nan", "inf", "2 GiB", "1/0", "0.0000000001", "1e400", "1e-400"]
+)
 def test_a_cap_that_is_no_size_is_refused(text):
     with pytest.raises(ValueError, match="MEMKIT_GPU_GIB='.*' is not a number of GiB above zero"):
         gpu_cap_bytes({"MEMKIT_GPU_GIB": text})

@@ -26,7 +26,8 @@ KINDS = (
     "stretch",
 )
 HEADER = re.compile(
-    r"^\*\*Exercise (\d+\.(?:\d+|[a-z])) · (.+?)\*\* · difficulty (●+○*) · (\d+) min · (.+)$", re.MULTILINE
+    r"^\*\*Exercise (\d+\.(?:\d+|[a-z])) · (.+?)\*\* · difficulty (●+○*) · (\d+) min · (.+)$",
+    re.MULTILINE,
 )
 FENCE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 PARTS = ("", "-stub", "-check", "-hints", "-solution")
@@ -69,7 +70,9 @@ class Chapter:
         return eval(source_of(self.cells[f"{cell_id}-check"]), names)
 
     def solution(self, exercise_id: str) -> str:
-        return "\n".join(FENCE.findall(source_of(self.cells[f"{cell_id_of(exercise_id)}-solution"])))
+        return "\n".join(
+            FENCE.findall(source_of(self.cells[f"{cell_id_of(exercise_id)}-solution"]))
+        )
 
 
 def cell_id_of(exercise_id: str) -> str:
@@ -113,7 +116,11 @@ def mistake_problems(exercise: Exercise) -> list[str]:
     problems = [] if mistakes else [f"{exercise.id} lists no wrong answer"]
     for answer, diagnosis in mistakes:
         feedback = exercise.check(answer)
-        is_told = diagnosis in feedback.text if isinstance(exercise, JudgedExercise) else diagnosis == feedback.text
+        is_told = (
+            diagnosis in feedback.text
+            if isinstance(exercise, JudgedExercise)
+            else diagnosis == feedback.text
+        )
         if feedback.status != "not yet" or not diagnosis or not is_told:
             problems.append(f"{answer!r} got: {feedback!r}; wanted: {diagnosis}")
     return problems
@@ -123,7 +130,11 @@ def mistakes_of(exercise: Exercise) -> tuple[tuple[object, str], ...]:
     """The wrong answers of the record, and of a judged exercise those that its chapter's file lists."""
     chapter = int(exercise.id.partition(".")[0])
     name = f"wrong_answers.chapter_{chapter:02d}"
-    listed = import_module(name).WRONG if (Path(__file__).parents[1] / f"{name.replace('.', '/')}.py").exists() else {}
+    listed = (
+        import_module(name).WRONG
+        if (Path(__file__).parents[1] / f"{name.replace('.', '/')}.py").exists()
+        else {}
+    )
     return (*exercise.mistakes, *listed.get(exercise.id, ()))
 
 
@@ -213,7 +224,9 @@ def test_an_exercise_knows_the_answers_that_readers_give(number, exercise_id):
 @pytest.mark.parametrize("number, exercise_id", ALL)
 def test_another_form_of_the_right_answer_passes(number, exercise_id):
     exercise = exercises_of(number)[exercise_id]
-    assert not [given for answer in exercise.accepted if (given := exercise.check(answer)).status != "right"]
+    assert not [
+        given for answer in exercise.accepted if (given := exercise.check(answer)).status != "right"
+    ]
 
 
 @pytest.mark.parametrize("bad", ["99.1", "one"])
@@ -223,13 +236,21 @@ def test_an_unknown_exercise_is_said_and_not_raised(bad):
 
 def test_a_lab_s_letters_reach_answer_table_and_words():
     exercise = NumberExercise(
-        id="9.4", letters={"P": 7, "billions": "P // 10**9"}, formula="8 * P", because="8 * {P} bytes.",
+        id="9.4",
+        letters={"P": 7, "billions": "P // 10**9"},
+        formula="8 * P",
+        because="8 * {P} bytes.",
         table="P ; 2 * P :: There are {P:,}.\n8 * billions * 10**9 if P % 10**9 else None :: {billions}B is a name.",
     )
     larger = exercise.given(P=3 * 10**9 + 8)
     assert [told for _, told in exercise.mistakes] == ["There are 7."] * 2 + ["0B is a name."]
-    assert (larger.right, larger.mistakes[2]) == (8 * (3 * 10**9 + 8), (24 * 10**9, "3B is a name."))
-    assert len(exercise.given(P=10**9).mistakes) == 2, "a row without a value is no mistake with these letters"
+    assert (larger.right, larger.mistakes[2]) == (
+        8 * (3 * 10**9 + 8),
+        (24 * 10**9, "3B is a name."),
+    )
+    assert len(exercise.given(P=10**9).mistakes) == 2, (
+        "a row without a value is no mistake with these letters"
+    )
     assert larger.check(larger.right).text == "8 * 3000000008 bytes."
 
 

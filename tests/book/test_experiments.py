@@ -90,12 +90,15 @@ def test_what_the_allocator_lab_shows():
     reserved = re.search(r"2\. (\d+) MiB; (\d+) with", text).groups()
     fails = []
     for option, num_mib in zip((False, True), reserved, strict=True):
-        free, small = film_of("a growing sequence", option), film_of("a growing sequence", option, 64)
+        free = film_of("a growing sequence", option)
+        small = film_of("a growing sequence", option, 64)
         assert free.state(len(free)).reserved_bytes == int(num_mib) * MIB
         fails.append(bool(small.state(len(small)).failure))
     assert fails == [False, True]
     sizes = re.search(r"3\. (\d+) MiB; (\d+) with", text).groups()
-    assert [smallest_card("a training step", option) for option in (False, True)] == list(map(int, sizes))
+    assert [smallest_card("a training step", option) for option in (False, True)] == list(
+        map(int, sizes)
+    )
 
 
 def bars(**controls) -> dict[str, tuple[str, ...]]:
@@ -136,15 +139,23 @@ def recomputed_peak(base: str, rank: int) -> str:
     """The explorer's bar for LoRA (``as loaded``) or QLoRA (``nf4``) with every block recomputed."""
     adapter = AdapterConfig(rank=rank, targets=("query", "key", "value", "output"), base=base)
     setup = Job(
-        model=LLAMA_2_7B, precision=PURE_BF16, optimizer=OptimizerConfig(implementation="fused"),
-        adapter=adapter, recomputation="full", seq_len=2048, micro_batch_size=4,
+        model=LLAMA_2_7B,
+        precision=PURE_BF16,
+        optimizer=OptimizerConfig(implementation="fused"),
+        adapter=adapter,
+        recomputation="full",
+        seq_len=2048,
+        micro_batch_size=4,
     )
     return format_bytes(second_step(setup).peak_bytes)
 
 
 def test_what_a_larger_rank_costs():
     for base in ("nf4", "as loaded"):
-        assert f"{recomputed_peak(base, 16)} to {recomputed_peak(base, 256)}" in texts_of("08")["qlora-logits"]
+        assert (
+            f"{recomputed_peak(base, 16)} to {recomputed_peak(base, 256)}"
+            in texts_of("08")["qlora-logits"]
+        )
 
 
 def test_what_32_bit_states_of_an_embedding_cost():

@@ -48,10 +48,16 @@ def test_a_trace_misses_scratch_that_no_operation_returns():
     """The profiler sees what the CPU's attention takes and gives back; each of its threads takes a tile of scores."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        traced, measured = (of(attends, device="cpu", steps=1) for of in (trace_memory, measure_memory))
-    assert traced.peak_bytes >= 2 * 2 * 8 * 512 * 64 * 4  # the operand and the result: no tensor is missed
+        traced, measured = (
+            of(attends, device="cpu", steps=1) for of in (trace_memory, measure_memory)
+        )
+    # the operand and the result: no tensor is missed
+    assert traced.peak_bytes >= 2 * 2 * 8 * 512 * 64 * 4
     assert traced.peak_bytes + 64 * 512 * 4 <= measured.peak_bytes
-    assert "may miss a kernel's scratch and a library's workspace" in texts_of("00")["columns-differ-read"]
+    assert (
+        "may miss a kernel's scratch and a library's workspace"
+        in texts_of("00")["columns-differ-read"]
+    )
     assert "misses no tensor that PyTorch allocates" not in "".join(texts_of("00").values())
 
 
@@ -64,7 +70,11 @@ def saved_percent(model, tokens_per_unit: float) -> float:
     tokens = int(tokens_per_unit * model.hidden_size)
     rows = min(tokens, 1024 if model.name.startswith("GPT") else 2048)
     setup = TrainingSetup(
-        model=model, optimizer=FUSED, attention="flash", seq_len=rows, micro_batch_size=tokens // rows,
+        model=model,
+        optimizer=FUSED,
+        attention="flash",
+        seq_len=rows,
+        micro_batch_size=tokens // rows,
     )
     peaks = [
         estimate_memory(TrainingSetup(**{**vars(setup), "precision": precision})).peak_bytes
@@ -80,14 +90,24 @@ def test_what_autocast_saves_belongs_to_a_model():
                        ("LLAMA_3_8B", "Llama-3-8B 12.2 %"), ("LLAMA_3_70B", "Llama-3-70B 14.5 %")):
         assert told.endswith(f" {saved_percent(getattr(models, name), 2):.1f} %") and told in text
     assert saved_percent(models.GPT2_SMALL, 2) < 10 < saved_percent(models.GPT2_SMALL, 4)
-    at = {ratio: [saved_percent(model, ratio) for model in LLAMAS] for ratio in (1 / 16, 1 / 4, 1 / 2, 1, 2, 4)}
+    at = {
+        ratio: [saved_percent(model, ratio) for model in LLAMAS]
+        for ratio in (1 / 16, 1 / 4, 1 / 2, 1, 2, 4)
+    }
     most = max(max(at[ratio]) for ratio in (1 / 16, 1 / 4, 1 / 2, 1))
     assert f"by {min(at[2]):.0f} to {max(at[2]):.0f} % at two" in text and f"by {most:.0f} % at most at one" in text
     assert f"At four a Llama saves {min(at[4]):.0f} to {max(at[4]):.0f} %." in text
     assert len(LLAMAS) > 5 and saved_percent(models.GPT2_SMALL, 2) == pytest.approx(0.69, abs=0.01)
 
 
-SHARES = {174.49: "94.7", 179.94: "97.6", 110.95: "60.2", 112.88: "61.25", 112.63: "61.12", 78.63: "42.67"}
+SHARES = {
+    174.49: "94.7",
+    179.94: "97.6",
+    110.95: "60.2",
+    112.88: "61.25",
+    112.63: "61.12",
+    78.63: "42.67",
+}
 """torchtitan's nvfp4.md: the reserved peak of each of the six runs in GiB, and its share of the card in per cent."""
 
 
@@ -96,7 +116,8 @@ def test_the_cards_of_torchtitan_s_runs_are_no_b200():
     least, most = 0.0, 1000.0
     for gib, printed in SHARES.items():
         percent, half = float(printed), 0.5 / 10 ** len(printed.partition(".")[2])
-        least, most = max(least, 100 * gib / (percent + half)), min(most, 100 * gib / (percent - half))
+        least = max(least, 100 * gib / (percent + half))
+        most = min(most, 100 * gib / (percent - half))
     assert least < most and round(least, 1) == round(most, 1) == 184.3
     b200_gib = CARDS["B200"].memory_bytes / GIB
     assert b200_gib < 179.94 < least
@@ -109,7 +130,10 @@ def test_the_cards_of_torchtitan_s_runs_are_no_b200():
 def test_bits_of_a_value_are_told_with_their_scales():
     told = texts_of("06")["memory-check-read"]
     assert f"**MXFP8** has {BLOCK_FORMATS['mxfp8_e4m3'].bits_per_value} bits per value" in told
-    assert f"**NVFP4** has {BLOCK_FORMATS['nvfp4'].bits_per_value}: an 8-bit scale for 16 values" in told
+    assert (
+        f"**NVFP4** has {BLOCK_FORMATS['nvfp4'].bits_per_value}: an 8-bit scale for 16 values"
+        in told
+    )
     assert BLOCK_FORMATS["nvfp4"].bits_per_value == 4 + 8 / 16
     assert f"MXFP8, {BLOCK_FORMATS['mxfp8_e4m3'].bits_per_value} bits a value" in texts_of("06")["torchao-text"]
     assert f"its input takes {BLOCK_FORMATS['nvfp4'].bits_per_value} bits a value" in texts_of("06")["published-text"]
@@ -127,13 +151,21 @@ def test_the_third_figure_of_torchtitan_s_page_agrees_less():
 def test_six_gigabytes_are_reached_at_1346_tokens():
     """Chapter 08's recipe of QLoRA: the longest sequence whose step stays below 6 GB, beside the recipe's batch."""
     recipe = Job(
-        model=models.LLAMA_2_7B, precision=recipes.AUTOCAST_BF16, micro_batch_size=4, seq_len=2048,
-        adapter=AdapterConfig(rank=16, base="nf4"), recomputation="full",
+        model=models.LLAMA_2_7B,
+        precision=recipes.AUTOCAST_BF16,
+        micro_batch_size=4,
+        seq_len=2048,
+        adapter=AdapterConfig(rank=16, base="nf4"),
+        recomputation="full",
         optimizer=OptimizerConfig(record=OPTIMIZERS["paged 8-bit AdamW"]),
     )
 
     def peak(tokens: int) -> int:
-        return estimate_memory(replace(recipe, micro_batch_size=1, seq_len=tokens)).for_step(2).peak.total_bytes
+        return (
+            estimate_memory(replace(recipe, micro_batch_size=1, seq_len=tokens))
+            .for_step(2)
+            .peak.total_bytes
+        )
 
     assert peak(1346) <= 6 * 10**9 < peak(1347)
     assert 8192 / 1346 == pytest.approx(6.1, abs=0.05)
@@ -144,7 +176,9 @@ def test_six_gigabytes_are_reached_at_1346_tokens():
 
 def test_the_figure_of_the_frontier_is_one_plane():
     """Chapter 04's figure has one pair of axes, so the text describes one."""
-    words = re.findall(r"<text[^>]*>([^<]+)", (CHAPTERS.parent / "figures" / "04_frontier.svg").read_text())
+    words = re.findall(
+        r"<text[^>]*>([^<]+)", (CHAPTERS.parent / "figures" / "04_frontier.svg").read_text()
+    )
     assert words.count("peak") == 1 == sum("FLOPs run again" in word for word in words)
     assert not any("sequence" in word for word in words)
     told = texts_of("04")["segments-read"]
@@ -154,12 +188,18 @@ def test_the_figure_of_the_frontier_is_one_plane():
 def test_collectives_call_record_stream_no_more():
     """torch's own sources: NCCL's header keeps the tensors, FSDP1 records a stream itself, ``fully_shard`` does not."""
     root = Path(torch.__file__).parent
-    header = (root / "include/torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp").read_text(encoding="utf-8")
+    header = (root / "include/torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp").read_text(
+        encoding="utf-8"
+    )
     assert "std::shared_ptr<TensorShelf> stashed_for_allocator_safety_" in header
     assert tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 8)
     fsdp = root / "distributed/fsdp"
-    assert "    _no_dispatch_record_stream(" in (fsdp / "_flat_param.py").read_text(encoding="utf-8")
-    newer = "".join(path.read_text(encoding="utf-8") for path in (fsdp / "_fully_shard").glob("*.py"))
+    assert "    _no_dispatch_record_stream(" in (fsdp / "_flat_param.py").read_text(
+        encoding="utf-8"
+    )
+    newer = "".join(
+        path.read_text(encoding="utf-8") for path in (fsdp / "_fully_shard").glob("*.py")
+    )
     assert "foreach_all_gather" in newer and "record_stream(" not in newer
     told = texts_of("09")["cluster"]
     assert "Up to PyTorch 2.7 they called `record_stream`" in told
@@ -176,7 +216,10 @@ def test_a_bridge_joins_two_cards_and_the_text_says_so():
     card = CARDS["H100 PCIe"]
     flops = 1e12 * card.peak_tflops["bfloat16"]
     by_nvlink, by_pcie = (1.5 * flops / card.bytes_per_s_among(num_cards) for num_cards in (2, 8))
-    assert f"two H100 PCIe hide their sending from {by_nvlink:,.0f} tokens a rank on, eight from {by_pcie:,.0f}" in told
+    assert (
+        f"two H100 PCIe hide their sending from {by_nvlink:,.0f} tokens a rank on, eight from {by_pcie:,.0f}"
+        in told
+    )
     times = [CARDS[name].link_bytes_per_s / CARDS[name].pcie_bytes_per_s for name in BRIDGED]
     assert f"{min(times):.1f} to {max(times):.1f} times PCIe's" in at_ten
     assert {name for name, card in CARDS.items() if card.num_linked_cards == 2} == set(BRIDGED)
@@ -189,7 +232,11 @@ def test_the_public_run_has_four_sequences_on_each_card():
     """a100_80gb_liger.csv @876e2ed, row 34: 4 a device; 1.158 samples/s for 690.84 s are 800 in 100 steps, 8 a step."""
     assert round(1.158 * 690.84 / 100 / 2) == 4
     run = TrainingSetup(
-        model=models.LLAMA_3_8B, precision=recipes.PURE_BF16, seq_len=4096, micro_batch_size=4, recomputation="full",
+        model=models.LLAMA_3_8B,
+        precision=recipes.PURE_BF16,
+        seq_len=4096,
+        micro_batch_size=4,
+        recomputation="full",
     )
     wide = Layout(stage=3, dp_size=2, param_dtype="bfloat16", reduce_dtype="bfloat16")
     assert estimate_sharded(replace(run, precision=recipes.FP32), wide).peak_bytes == 80_302_612_992
@@ -197,8 +244,16 @@ def test_the_public_run_has_four_sequences_on_each_card():
     assert cell.count("micro_batch_size=4") == cell.count("micro_batch_size") == 1
     kept = estimate_sharded(run, Layout(stage=3, dp_size=2, reduce_dtype="bfloat16"))
     step = kept.for_step(2)
-    assert step.peak_bytes == step.at("backward peak").total_bytes > step.at("optimizer peak").total_bytes
-    told = f"backward, {kept.peak_bytes / 1e9:.2f} GB, {kept.peak_bytes / 80_320_219_648:.0%}".replace("%", " %")
+    assert (
+        step.peak_bytes
+        == step.at("backward peak").total_bytes
+        > step.at("optimizer peak").total_bytes
+    )
+    told = (
+        f"backward, {kept.peak_bytes / 1e9:.2f} GB, {kept.peak_bytes / 80_320_219_648:.0%}".replace(
+            "%", " %"
+        )
+    )
     assert told in texts_of("09")["rule"]
 
 
@@ -209,7 +264,8 @@ def test_megatron_s_distributed_optimizer_shards_states_only():
     assert "`use_distributed_optimizer` alone shards the optimizer states" in told
     setup = TrainingSetup(model=models.TINY_LLAMA, seq_len=64, optimizer=FUSED)
     whole, first = (
-        estimate_sharded(setup, Layout(stage=stage, dp_size=2)).for_step(2).at("optimizer") for stage in (0, 1)
+        estimate_sharded(setup, Layout(stage=stage, dp_size=2)).for_step(2).at("optimizer")
+        for stage in (0, 1)
     )
     assert first.weights == whole.weights and first.gradients == whole.gradients
     assert first.optimizer_states == pytest.approx(whole.optimizer_states / 2, rel=0.01)
@@ -231,8 +287,16 @@ def test_the_rate_of_the_printed_code_is_a_placeholder():
     """Every text has it, for adapters and for all weights, and no byte of a trace depends on it."""
     told = texts_of("10")["planner-code-idea"]
     for adapter, rate in ((None, "2e-05"), (AdapterConfig(rank=16), "0.0002")):
-        job = Job(model=models.LLAMA_32_1B, precision=recipes.AUTOCAST_BF16, optimizer=FUSED, adapter=adapter)
-        assert f"learning_rate = {rate}  # yours to choose" in code_of(plan_of(job, CARDS["H100 SXM"])).text
+        job = Job(
+            model=models.LLAMA_32_1B,
+            precision=recipes.AUTOCAST_BF16,
+            optimizer=FUSED,
+            adapter=adapter,
+        )
+        assert (
+            f"learning_rate = {rate}  # yours to choose"
+            in code_of(plan_of(job, CARDS["H100 SXM"])).text
+        )
     assert "learning rate is yours to choose and no part of the plan" in told and "0.00002" in told
 
     def traced(lr: float):

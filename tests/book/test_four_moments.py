@@ -41,13 +41,22 @@ def random_run(seed: int) -> TrainingSetup:
     base = draw.choice((models.TINY_GPT2, models.TINY_LLAMA))
     width = 64 * draw.randint(2, 6)
     model = replace(
-        base, name=f"random {seed}", num_layers=draw.randint(2, 5), hidden_size=width, num_heads=heads,
-        num_kv_heads=heads, intermediate_size=64 * draw.randint(2, 16), vocab_size=draw.randint(30 * width, 50_000),
+        base,
+        name=f"random {seed}",
+        num_layers=draw.randint(2, 5),
+        hidden_size=width,
+        num_heads=heads,
+        num_kv_heads=heads,
+        intermediate_size=64 * draw.randint(2, 16),
+        vocab_size=draw.randint(30 * width, 50_000),
         ties_embeddings=draw.random() < 0.5,
     )
     return TrainingSetup(
-        model=model, precision=draw.choice(list(OURS.values())), optimizer=draw.choice(list(IMPLEMENTATIONS.values())),
-        micro_batch_size=draw.choice((1, 1, 2, 4)), seq_len=2 ** draw.randint(3, 9),
+        model=model,
+        precision=draw.choice(list(OURS.values())),
+        optimizer=draw.choice(list(IMPLEMENTATIONS.values())),
+        micro_batch_size=draw.choice((1, 1, 2, 4)),
+        seq_len=2 ** draw.randint(3, 9),
         grad_accum_steps=draw.choice((1, 3)),
     )
 
@@ -58,7 +67,9 @@ def largest_error(seeds) -> tuple[float, set[str]]:
     for seed in seeds:
         run, moments = random_run(seed), MOMENTS_OF(random_run(seed))
         largest.add(max(moments, key=moments.get))
-        errors[seed] = max(moments.values()) / trace_memory(training_build(run)).for_step(2).peak_bytes - 1
+        errors[seed] = (
+            max(moments.values()) / trace_memory(training_build(run)).for_step(2).peak_bytes - 1
+        )
     seed = max(errors, key=lambda seed: abs(errors[seed]))
     print(f"{len(errors)} runs, largest error {errors[seed]:+.3%}: {random_run(seed)}")
     return abs(errors[seed]), largest
@@ -92,7 +103,9 @@ def plain_backward(is_tied: bool, is_autocast: bool, num_micro_batches: int) -> 
                 loss = F.cross_entropy(head(torch.relu(inner(embedding(ids)))).float(), ids)
             loss.backward()
     parameters = {*embedding.parameters(), *inner.parameters(), *head.parameters()}
-    events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events = [
+        event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"
+    ]
     heights = [0]
     for event in sorted(events, key=lambda event: event.start_ns()):
         heights.append(heights[-1] + event.nbytes())
@@ -101,11 +114,19 @@ def plain_backward(is_tied: bool, is_autocast: bool, num_micro_batches: int) -> 
 
 @pytest.mark.parametrize(
     ("is_tied", "is_autocast", "num_micro_batches", "num_tables"),
-    [(True, False, 1, 2), (True, True, 1, 1), (True, False, 2, 3), (True, True, 2, 2), (False, False, 1, 0)],
+    [
+        (True, False, 1, 2),
+        (True, True, 1, 1),
+        (True, False, 2, 3),
+        (True, True, 2, 2),
+        (False, False, 1, 0),
+    ],
 )
 def test_a_tied_head_s_tables_in_plain_pytorch(is_tied, is_autocast, num_micro_batches, num_tables):
     """No model, trace or formula of ours: an embedding, a layer and a head, and the profiler."""
-    assert plain_backward(is_tied, is_autocast, num_micro_batches) == pytest.approx(num_tables, abs=0.1)
+    assert plain_backward(is_tied, is_autocast, num_micro_batches) == pytest.approx(
+        num_tables, abs=0.1
+    )
 
 
 def test_the_second_spike_of_the_film():
@@ -120,14 +141,24 @@ def test_the_second_spike_of_the_film():
     half = len(heights) // 2
     first, (second, number) = max(heights[:half])[0], max(heights[half:])
     told = texts_of("00")["spike-read"]
-    assert f"**{second / 2**20:.2f} MiB**" in told and f"{(first - second) / 2**20:.0f} MiB below" in told
-    assert of_tables[-3:] == ["aten.mm.default", "aten.embedding_dense_backward.default", "aten.add.Tensor"]
-    assert len(heights) - heights.index((second, number)) == 3  # two frees after it the backward is over
+    assert (
+        f"**{second / 2**20:.2f} MiB**" in told
+        and f"{(first - second) / 2**20:.0f} MiB below" in told
+    )
+    assert of_tables[-3:] == [
+        "aten.mm.default",
+        "aten.embedding_dense_backward.default",
+        "aten.add.Tensor",
+    ]
+    # two frees after it the backward is over
+    assert len(heights) - heights.index((second, number)) == 3
 
 
 def too_low(model, precision) -> float:
     """How much W + G + S is below the peak of one sequence of 512 tokens with fused AdamW."""
-    run = TrainingSetup(model=model, precision=precision, optimizer=recipes.FUSED_ADAMW, seq_len=512)
+    run = TrainingSetup(
+        model=model, precision=precision, optimizer=recipes.FUSED_ADAMW, seq_len=512
+    )
     untied = MOMENTS_OF(replace(run, model=replace(model, ties_embeddings=False)))
     moments = MOMENTS_OF(run)
     value_bytes = 2 if precision == recipes.PURE_BF16 else 4
@@ -138,12 +169,19 @@ def too_low(model, precision) -> float:
 
 def test_what_the_two_tables_are_worth():
     told = texts_of("01")["further-flat"]
-    small, llama = too_low(models.GPT2_SMALL, recipes.FP32), too_low(models.LLAMA_32_1B, recipes.PURE_BF16)
+    small = too_low(models.GPT2_SMALL, recipes.FP32)
+    llama = too_low(models.LLAMA_32_1B, recipes.PURE_BF16)
     assert f"{small:.0%}".replace("%", " %") + " too low for GPT-2 small" in told
     assert f"and {llama:.0%}".replace("%", " %") + " for Llama-3.2-1B" in told
 
 
-PUBLISHED = [models.GPT2_SMALL, models.GPT2_LARGE, models.LLAMA_32_1B, models.LLAMA_3_8B, models.QWEN_3_06B]
+PUBLISHED = [
+    models.GPT2_SMALL,
+    models.GPT2_LARGE,
+    models.LLAMA_32_1B,
+    models.LLAMA_3_8B,
+    models.QWEN_3_06B,
+]
 
 
 def test_the_head_s_gradient_decides_by_six_per_cent_at_most_and_only_with_accumulation():
@@ -152,7 +190,11 @@ def test_the_head_s_gradient_decides_by_six_per_cent_at_most_and_only_with_accum
         PUBLISHED, OURS.values(), IMPLEMENTATIONS.values(), most, (16, 32, 64, 128, 256, 512, 1024)
     ):
         run = TrainingSetup(
-            model=model, precision=precision, optimizer=optimizer, grad_accum_steps=steps, seq_len=tokens
+            model=model,
+            precision=precision,
+            optimizer=optimizer,
+            grad_accum_steps=steps,
+            seq_len=tokens,
         )
         moments = MOMENTS_OF(run)
         head = moments.pop("head's gradient")
@@ -180,7 +222,9 @@ def test_a_late_zero_grad_adds_the_gradients_to_the_forward():
     path = home_of("01", "zero-grad-moved")
     run = TrainingSetup(model=models.LLAMA_2_7B, precision=recipes.PURE_BF16, micro_batch_size=4, seq_len=2048)
     [printed] = [
-        "".join(output["text"]) for cell in cells_of(path) if cell["id"] == "zero-grad-moved"
+        "".join(output["text"])
+        for cell in cells_of(path)
+        if cell["id"] == "zero-grad-moved"
         for output in cell["outputs"]
     ]
     late = float(re.search(r"late: True, peak ([\d.]+) GiB at “forward peak”", printed)[1])
@@ -190,7 +234,9 @@ def test_a_late_zero_grad_adds_the_gradients_to_the_forward():
 
 def test_a_loop_of_adamw_takes_two_of_the_largest_tensor():
     setup = TrainingSetup(
-        model=models.GPT2_SMALL, seq_len=64, optimizer=recipes.OptimizerConfig(implementation="for-loop")
+        model=models.GPT2_SMALL,
+        seq_len=64,
+        optimizer=recipes.OptimizerConfig(implementation="for-loop"),
     )
     largest = 4 * models.GPT2_SMALL.vocab_size * models.GPT2_SMALL.hidden_size
     assert estimate_memory(setup).for_step(2).at("optimizer peak").temporary == pytest.approx(2 * largest, rel=0.001)
@@ -198,6 +244,8 @@ def test_a_loop_of_adamw_takes_two_of_the_largest_tensor():
 
 
 def test_what_a_gradient_takes_by_recipe():
-    kept = [bytes_per_parameter(precision, recipes.ADAMW) for precision in recipes.PRECISIONS.values()]
+    kept = [
+        bytes_per_parameter(precision, recipes.ADAMW) for precision in recipes.PRECISIONS.values()
+    ]
     sizes = {each["gradient"] + each.get("main gradient", 0) for each in kept}
     assert f"the gradient's {min(sizes):g} to {max(sizes):g}" in texts_of("01")["states-read"]

@@ -38,8 +38,13 @@ def setup_cell(chapter: Path) -> str:
 def in_a_kernel(chapter: Path, gib: str) -> subprocess.CompletedProcess:
     """The setup cell in a process of its own, on a card of 8 GiB that is pretended."""
     return subprocess.run(
-        [sys.executable, "-c", PLAYED], input=setup_cell(chapter), capture_output=True, text=True, cwd=ROOT,
-        env={**os.environ, "MEMKIT_GPU_GIB": gib, "MPLBACKEND": "agg", "PYTHONPATH": str(ROOT)}, check=False,
+        [sys.executable, "-c", PLAYED],
+        input=setup_cell(chapter),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "MEMKIT_GPU_GIB": gib, "MPLBACKEND": "agg", "PYTHONPATH": str(ROOT)},
+        check=False,
     )
 
 
@@ -47,7 +52,9 @@ def in_a_kernel(chapter: Path, gib: str) -> subprocess.CompletedProcess:
 def test_each_setup_cell_imports_the_book_which_caps_the_process(chapter):
     """Nothing of a chapter runs before its setup cell, and importing ``book`` is what caps; see the next test."""
     source = setup_cell(chapter)
-    modules = [node.module for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
+    modules = [
+        node.module for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)
+    ]
     assert "book" in {module.partition(".")[0] for module in modules}
     assert "cuda" not in source
 
@@ -61,4 +68,6 @@ def test_the_cap_is_a_fraction_of_the_card_once_cuda_is_used(number):
 
 def test_a_bad_value_is_refused_and_named():
     done = in_a_kernel(CHAPTERS[1], "abc")
-    assert done.returncode and "MEMKIT_GPU_GIB='abc' is not a number of GiB above zero" in done.stderr
+    assert (
+        done.returncode and "MEMKIT_GPU_GIB='abc' is not a number of GiB above zero" in done.stderr
+    )

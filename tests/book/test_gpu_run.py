@@ -35,7 +35,9 @@ sys.exit(main(["--dry-run", "--folder", sys.argv[1]]))
 def dry_run(tmp_path_factory):
     """The recordings of a whole dry run, by name."""
     folder = tmp_path_factory.mktemp("recordings")
-    done = subprocess.run([sys.executable, "-c", DRY_RUN, str(folder)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", DRY_RUN, str(folder)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     chapters = {chapter for chapter, _ in MEASUREMENTS}
     found = [recording for chapter in chapters for recording in load_recordings(chapter, folder)]
@@ -50,9 +52,13 @@ def test_a_dry_run_makes_every_recording_without_ipywidgets(dry_run):
 def test_a_recording_holds_formula_trace_and_measurement(dry_run):
     steps = dry_run["training_steps"]
     names = set(measurements.training_setups("cpu"))
-    assert steps.timelines.keys() == {f"{n}, {s}" for n in names for s in ("formula", "traced", "measured")}
+    assert steps.timelines.keys() == {
+        f"{n}, {s}" for n in names for s in ("formula", "traced", "measured")
+    }
     for name in names:
-        traced, measured = (steps.timelines[f"{name}, {source}"] for source in ("traced", "measured"))
+        traced, measured = (
+            steps.timelines[f"{name}, {source}"] for source in ("traced", "measured")
+        )
         assert steps.numbers[f"{name}, measured_peak_bytes"] == measured.peak_bytes
         assert traced.peak_bytes == pytest.approx(measured.peak_bytes, rel=0.003)
 
@@ -70,7 +76,9 @@ def test_flash_keeps_its_output_and_one_number_per_row(numbers_of):
     length = numbers["seq_len"]
     output, log_sum_exp = heads * length * width * 2, heads * length * 4
     loss_and_its_gradient = 2 + 2  # a backward starts from a one in the loss's own dtype
-    flash, math = (numbers[f"{kernel}, kept for the backward_bytes"] for kernel in ("flash", "math"))
+    flash, math = (
+        numbers[f"{kernel}, kept for the backward_bytes"] for kernel in ("flash", "math")
+    )
     beside = flash - output - log_sum_exp
     if length == 64:  # the dry run
         assert (beside, numbers["cudnn"]) == (loss_and_its_gradient, "no such kernel here")
@@ -81,7 +89,8 @@ def test_flash_keeps_its_output_and_one_number_per_row(numbers_of):
 def test_autocasts_cache_keeps_every_cast_in_inference(numbers_of):
     numbers = numbers_of("autocast")
     cached, dropped = (
-        numbers[f"{kind}, peak of the forward_bytes"] for kind in ("inference", "inference without cache")
+        numbers[f"{kind}, peak of the forward_bytes"]
+        for kind in ("inference", "inference without cache")
     )
     one_cast = (cached - dropped) // 3
     assert cached - dropped in (3 * 64 * 64 * 2, 3 * 4096 * 4096 * 2)
@@ -93,9 +102,12 @@ def test_ranks_keep_and_send_what_the_formula_says(dry_run):
     numbers = dry_run["ranks"].numbers
     assert (numbers["ranks"], numbers["device"]) == (2, "cpu")
     for way in ("DDP", "ZeRO-3"):
-        assert numbers[f"{way}, formula_peak_bytes"] == pytest.approx(numbers[f"{way}, measured_peak_bytes"], rel=0.005)
+        assert numbers[f"{way}, formula_peak_bytes"] == pytest.approx(
+            numbers[f"{way}, measured_peak_bytes"], rel=0.005
+        )
         assert numbers[f"{way}, losses off one process's by"] < 1e-5
-    assert numbers["ZeRO-3, reduce_scatter_bytes"] == numbers["DDP, allreduce_bytes"]  # the gradient, once
+    # the gradient, once
+    assert numbers["ZeRO-3, reduce_scatter_bytes"] == numbers["DDP, allreduce_bytes"]
 
 
 def test_one_card_makes_no_ranks(monkeypatch):
@@ -110,7 +122,9 @@ def test_gpu_ranks_keep_what_the_formula_says():
     if torch.cuda.device_count() == 1:
         pytest.skip("one card")
     for way in ("DDP", "ZeRO-3"):
-        assert numbers[f"{way}, formula_peak_bytes"] == pytest.approx(numbers[f"{way}, measured_peak_bytes"], rel=0.01)
+        assert numbers[f"{way}, formula_peak_bytes"] == pytest.approx(
+            numbers[f"{way}, measured_peak_bytes"], rel=0.01
+        )
 
 
 def test_what_a_cpu_does_not_have_is_said_in_words(dry_run):
@@ -131,14 +145,20 @@ def test_without_a_card_it_says_so_in_one_line(monkeypatch, capsys):
 def test_an_old_torch_is_refused(monkeypatch, capsys):
     monkeypatch.setattr(torch, "__version__", "2.10.1+cu128")
     assert record.main(["--dry-run"]) == 2
-    assert capsys.readouterr().err == "python -m book.gpu_run needs torch 2.11 or later, not 2.10.1+cu128.\n"
+    assert (
+        capsys.readouterr().err
+        == "python -m book.gpu_run needs torch 2.11 or later, not 2.10.1+cu128.\n"
+    )
 
 
 def test_one_that_fails_does_not_cost_the_others(monkeypatch, tmp_path, capsys):
     def fails(device):
         raise RuntimeError("no such kernel")
 
-    played = {("01", "fails"): fails, ("01", "works"): lambda device: Measured(numbers={"answer": 42})}
+    played = {
+        ("01", "fails"): fails,
+        ("01", "works"): lambda device: Measured(numbers={"answer": 42}),
+    }
     monkeypatch.setattr(record, "MEASUREMENTS", played)
     assert record.main(["--dry-run", "--folder", str(tmp_path)]) == 1
     assert capsys.readouterr().err == "fails: RuntimeError: no such kernel\n"
@@ -159,7 +179,9 @@ def test_a_step_that_does_not_fit_is_not_run(monkeypatch):
     monkeypatch.setattr(measurements, "training_setups", lambda device: tiny)
     monkeypatch.setattr(measurements, "usable_bytes", lambda: 64 * MIB)
     found = measurements.record_training_steps("cuda")
-    assert found.numbers == {"tiny Llama, fp32": "not measured: larger than what is free on this card"}
+    assert found.numbers == {
+        "tiny Llama, fp32": "not measured: larger than what is free on this card"
+    }
     assert found.timelines == {}
 
 
@@ -168,11 +190,18 @@ def test_a_pretended_card_is_named_in_the_files_and_costs_a_line_for_each_thing_
 ):
     """``make record`` as it runs on a card, on a torch without CUDA: what asks the driver alone is kept."""
     known = {
-        "name": "NVIDIA H200", "total_memory": 150_110_011_392, "L2_cache_size": 62_914_560,
-        "shared_memory_per_multiprocessor": 233_472, "multi_processor_count": 132, "major": 9, "minor": 0,
+        "name": "NVIDIA H200",
+        "total_memory": 150_110_011_392,
+        "L2_cache_size": 62_914_560,
+        "shared_memory_per_multiprocessor": 233_472,
+        "multi_processor_count": 132,
+        "major": 9,
+        "minor": 0,
     }
     pretended = {
-        "is_available": lambda: True, "device_count": lambda: 1, "get_device_name": lambda: "NVIDIA H200",
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "get_device_name": lambda: "NVIDIA H200",
         "get_device_properties": lambda: SimpleNamespace(**known),
     }
     for name, answer in pretended.items():
@@ -184,10 +213,16 @@ def test_a_pretended_card_is_named_in_the_files_and_costs_a_line_for_each_thing_
     assert kept == {"01_card_nvidia-h200.json", "09_ranks_nvidia-h200.json"}
     (card,) = load_recordings("01", tmp_path)
     assert card.provenance["card"] == "NVIDIA H200"
-    assert (card.numbers["total_memory_bytes"], card.numbers["compute_capability"]) == (150_110_011_392, "9.0")
+    assert (card.numbers["total_memory_bytes"], card.numbers["compute_capability"]) == (
+        150_110_011_392,
+        "9.0",
+    )
     assert card.numbers["table_bytes"] == pytest.approx(150_110_011_392, rel=0.001)
-    assert not {"clock_khz", "nvidia_smi_total_bytes"} & card.numbers.keys()  # what it does not tell is left out
-    lines = [line.partition(":")[0] for line in capsys.readouterr().err.splitlines() if ": " in line]
+    # what it does not tell is left out
+    assert not {"clock_khz", "nvidia_smi_total_bytes"} & card.numbers.keys()
+    lines = [
+        line.partition(":")[0] for line in capsys.readouterr().err.splitlines() if ": " in line
+    ]
     assert {name for _, name in MEASUREMENTS} - {"card", "ranks"} <= set(lines)
 
 
@@ -226,7 +261,9 @@ def test_gpu_trace_and_measurement_of_training_steps_agree(monkeypatch):
     monkeypatch.setattr(measurements, "training_setups", lambda device: small)
     numbers = measurements.record_training_steps("cuda").numbers
     for name in small:
-        traced, measured = (numbers[f"{name}, {source}_peak_bytes"] for source in ("traced", "measured"))
+        traced, measured = (
+            numbers[f"{name}, {source}_peak_bytes"] for source in ("traced", "measured")
+        )
         assert traced == pytest.approx(measured, rel=0.05)
 
 
@@ -241,7 +278,11 @@ def linked(folder: Path, *wanted: str) -> None:
             continue  # required on other platforms
         if found.name not in seen:
             seen.add(found.name)
-            waiting += [re.match(r"[\w.-]+", line)[0] for line in found.requires or () if "extra ==" not in line]
+            waiting += [
+                re.match(r"[\w.-]+", line)[0]
+                for line in found.requires or ()
+                if "extra ==" not in line
+            ]
             for top in {file.parts[0] for file in found.files} - {"..", "__pycache__"}:
                 (folder / top).symlink_to(found.locate_file(top))
 
@@ -260,6 +301,15 @@ def test_a_python_that_has_torch_and_little_else_is_enough(tmp_path):
     assert "import lazy_loader; import tqdm" in (root / "Makefile").read_text(encoding="utf-8")
     linked(tmp_path, "torch", "numpy", "lazy_loader", "tqdm")
     assert not (tmp_path / "ipywidgets").exists()
-    command = [sys.executable, "-I", "-S", "-c", WITH_LITTLE, str(tmp_path), str(root), str(root / "chapters")]
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        WITH_LITTLE,
+        str(tmp_path),
+        str(root),
+        str(root / "chapters"),
+    ]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -59,7 +59,8 @@ def test_table_2(model):
     assert layer_bytes(model, "tensor") == sbh * (10 + Fraction(24, t) + square / t)  # equation 2
     assert layer_bytes(model, BOTH) == sbh * (34 + square) / t  # equation 4
     assert layer_bytes(model, "tensor", "selective") == sbh * (10 + Fraction(24, t))
-    assert layer_bytes(model, BOTH, "selective") == Fraction(34 * sbh, t)  # equation 6, a layer of it
+    # equation 6, a layer of it
+    assert layer_bytes(model, BOTH, "selective") == Fraction(34 * sbh, t)
     assert layer_bytes(model, "none", "full") == layer_bytes(model, BOTH, "full") == 2 * sbh
 
 
@@ -73,7 +74,9 @@ def statistics(model: PaperModel) -> int:
 
 @each_model
 def test_our_ledger_gives_table_2(model):
-    none, selective, full = (block_ledger(paper_setup(model, kind)) for kind in ("none", "selective", "full"))
+    none, selective, full = (
+        block_ledger(paper_setup(model, kind)) for kind in ("none", "selective", "full")
+    )
     assert none.num_bytes == layer_bytes(model) + statistics(model)
     assert selective.num_bytes == layer_bytes(model, recomputation="selective") + statistics(model)
     assert full.num_bytes == layer_bytes(model, recomputation="full")
@@ -83,7 +86,10 @@ def test_our_ledger_gives_table_2(model):
 def test_our_ledger_gives_the_papers_blocks(model):
     ledger = block_ledger(paper_setup(model))
     ours = {name: ledger.section(name).num_bytes for name in ("attention", "mlp", "norms")}
-    paper = {block: sum(a.num_bytes(model) for a in ADDENDS if a.block == block) for block in ("attention", "MLP")}
+    paper = {
+        block: sum(a.num_bytes(model) for a in ADDENDS if a.block == block)
+        for block in ("attention", "MLP")
+    }
     assert (ours["attention"], ours["mlp"]) == (paper["attention"], paper["MLP"])
     assert ours["norms"] - statistics(model) == 4 * model.sbh
 
@@ -108,14 +114,16 @@ def test_section_6_1_each_technique_halves_and_both_leave_a_fifth():
     of = {kind: [share for (k, _), share in shares.items() if k == kind] for kind, _ in shares}
     assert [round(share) for share in of[BOTH, "none"]] == [67, 62, 58]
     assert [round(share) for share in of["tensor", "selective"]] == [49, 57, 62]
-    assert [round(share, 1) for share in of[BOTH, "selective"]] == [16.1, 18.5, 20.2]  # 20 %, not quite under
+    # 20 %, not quite under
+    assert [round(share, 1) for share in of[BOTH, "selective"]] == [16.1, 18.5, 20.2]
     assert [round(share) for share in of[BOTH, "full"]] == [8, 9, 10]
     assert all(round(100 / share) in (5, 6) for share in of[BOTH, "selective"])
 
 
 @each_model
 def test_section_6_1_twice_the_memory_of_full_recomputation(model):
-    assert round(layer_bytes(model, BOTH, "selective") / layer_bytes(model, BOTH, "full"), 1) == 2.1  # "only ~2x"
+    # "only ~2x"
+    assert round(layer_bytes(model, BOTH, "selective") / layer_bytes(model, BOTH, "full"), 1) == 2.1
 
 
 # Operations.
@@ -132,7 +140,13 @@ def test_equation_7(model):
 
 
 SMALL = replace(
-    MODEL_22B, num_heads=4, hidden_size=64, num_layers=3, seq_len=32, vocab_size=96, micro_batch_size=2,
+    MODEL_22B,
+    num_heads=4,
+    hidden_size=64,
+    num_layers=3,
+    seq_len=32,
+    vocab_size=96,
+    micro_batch_size=2,
     global_batch_size=2,
 )
 
@@ -167,7 +181,12 @@ def test_torch_stops_before_the_weighted_sum():
 
 @pytest.mark.parametrize(
     "kind, printed",
-    [("none, sequence parallel", -3), ("full", 39), ("selective", 7), ("selective, sequence parallel", 4)],
+    [
+        ("none, sequence parallel", -3),
+        ("full", 39),
+        ("selective", 7),
+        ("selective, sequence parallel", 4),
+    ],
 )
 def test_table_4_overheads(kind, printed):
     total = {name: sum(times) for name, times in LAYER_MILLISECONDS.items()}

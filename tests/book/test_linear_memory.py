@@ -49,14 +49,20 @@ def test_torchao_keeps_what_bf16_keeps(recipe):
 
 
 CASTING = [
-    ("tensor", "TE per tensor, Blackwell"), ("block", "TE block, Hopper"), ("mxfp8", "TE MXFP8"), ("nvfp4", "TE NVFP4"),
+    ("tensor", "TE per tensor, Blackwell"),
+    ("block", "TE block, Hopper"),
+    ("mxfp8", "TE MXFP8"),
+    ("nvfp4", "TE NVFP4"),
 ]
 
 
 @pytest.mark.parametrize("ours, name", CASTING)
 def test_a_layer_that_keeps_the_cast_input_keeps_so_many_bytes(ours, name):
     model = nn.Sequential(nn.Linear(INPUTS, OUTPUTS, bias=False, dtype=torch.bfloat16))
-    assert saved_by(convert_to_fp8(model, ours)) == linear_keeps(name, TOKENS, INPUTS, OUTPUTS)["saved input"]
+    assert (
+        saved_by(convert_to_fp8(model, ours))
+        == linear_keeps(name, TOKENS, INPUTS, OUTPUTS)["saved input"]
+    )
 
 
 def forward_of(recipe: str):
@@ -77,15 +83,26 @@ def forward_of(recipe: str):
 
 
 @pytest.mark.parametrize("ours, name", CASTING)
-@pytest.mark.parametrize("tell, device", [(trace_script, "cpu"), (trace_script, "cuda"), (measure_memory, "cpu")])
+@pytest.mark.parametrize(
+    "tell, device", [(trace_script, "cpu"), (trace_script, "cuda"), (measure_memory, "cpu")]
+)
 def test_formula_trace_and_measurement_save_the_same_bytes(ours, name, tell, device):
     """Between forward and backward, against bf16; CUDA's blocks are multiples of 512 bytes."""
-    kept = [tell(forward_of(recipe), device=device, steps=1).at("forward").activations for recipe in ("bf16", ours)]
-    formula = [linear_keeps(recipe, TOKENS, INPUTS, OUTPUTS)["saved input"] for recipe in ("bf16", name)]
-    assert abs((kept[0] - kept[1]) - (formula[0] - formula[1])) <= (2 * 512 if device == "cuda" else 0)
+    kept = [
+        tell(forward_of(recipe), device=device, steps=1).at("forward").activations
+        for recipe in ("bf16", ours)
+    ]
+    formula = [
+        linear_keeps(recipe, TOKENS, INPUTS, OUTPUTS)["saved input"] for recipe in ("bf16", name)
+    ]
+    assert abs((kept[0] - kept[1]) - (formula[0] - formula[1])) <= (
+        2 * 512 if device == "cuda" else 0
+    )
 
 
-@pytest.mark.parametrize("name", [name for name, keeps in LINEAR_KEEPS.items() if keeps.weight_casts])
+@pytest.mark.parametrize(
+    "name", [name for name, keeps in LINEAR_KEEPS.items() if keeps.weight_casts]
+)
 @pytest.mark.parametrize("tell", [trace_script, measure_memory])
 def test_a_weights_casts_take_what_the_formula_says(name, tell):
     """The cast as it stands and the one of the transpose, held from forward to backward as the libraries do."""
@@ -96,7 +113,10 @@ def test_a_weights_casts_take_what_the_formula_says(name, tell):
 
         def step():
             casts = LINEAR_KEEPS[name].weight_casts
-            held[:] = [cast_to(w, *cast).tensors for w, cast in zip((weight, weight.t()), casts, strict=False)]
+            held[:] = [
+                cast_to(w, *cast).tensors
+                for w, cast in zip((weight, weight.t()), casts, strict=False)
+            ]
             weight.sum().backward()
 
         return step
@@ -127,7 +147,9 @@ def test_a_trace_follows_a_whole_model_under_every_recipe(recipe, device):
 
         return step
 
-    ours, plain = (trace_script(make, device=device, steps=1) for make in (build, partial(build, "")))
+    ours, plain = (
+        trace_script(make, device=device, steps=1) for make in (build, partial(build, ""))
+    )
     for part in ("weights", "gradients", "optimizer_states"):
         assert getattr(ours.at("backward"), part) == getattr(plain.at("backward"), part)
     is_same = ours.at("forward").activations == plain.at("forward").activations
@@ -149,7 +171,9 @@ def test_transformer_engine_s_example_of_a_square_layer():
 def test_what_nvfp4_saves_is_what_torchtitan_measured(model, tokens, bf16, nvfp4, within):
     """torchtitan, nvfp4.md: GiB a card of 184.3 GiB, FSDP 4; the first 85 % of the blocks are NVFP4."""
     blocks = int(0.85 * model.num_layers)
-    saved = saved_inputs_bytes(model, tokens, blocks, "bf16") - saved_inputs_bytes(model, tokens, blocks, "TE NVFP4")
+    saved = saved_inputs_bytes(model, tokens, blocks, "bf16") - saved_inputs_bytes(
+        model, tokens, blocks, "TE NVFP4"
+    )
     assert saved / 2**30 == pytest.approx(bf16 - nvfp4, rel=within)
 
 

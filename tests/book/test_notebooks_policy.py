@@ -81,7 +81,9 @@ def prose_of(cell: dict) -> str:
     return re.sub(r"```.*?```|`[^`\n]*`", " ", source_of(cell), flags=re.DOTALL)
 
 
-def pattern_rule(name: str, kind: str, pattern: str, sentence: str, text_of=source_of, flags=re.MULTILINE) -> Callable:
+def pattern_rule(
+    name: str, kind: str, pattern: str, sentence: str, text_of=source_of, flags=re.MULTILINE
+) -> Callable:
     """A rule that no cell of this kind has the pattern."""
 
     def check(notebook):
@@ -115,7 +117,9 @@ def texts_of_outputs(notebook: dict) -> Iterator[tuple[dict, str]]:
 
 def word_count(notebook: dict) -> int:
     """Words of prose outside the exercises."""
-    prose = " ".join(prose_of(cell) for cell in cells_of(notebook, "markdown") if not is_exercise(cell))
+    prose = " ".join(
+        prose_of(cell) for cell in cells_of(notebook, "markdown") if not is_exercise(cell)
+    )
     without_markup = re.sub(r"<[^>]*>|\]\([^)]*\)|\$[^$]*\$|\|[-: |]+\|", " ", prose)
     return len(re.findall(r"[^\W\d_][\w'’-]*", without_markup))
 
@@ -140,7 +144,11 @@ def valid_format(notebook):
 
 @rule
 def kernelspec(notebook):
-    spec = {key: value for key, value in notebook["metadata"].get("kernelspec", {}).items() if key != "language"}
+    spec = {
+        key: value
+        for key, value in notebook["metadata"].get("kernelspec", {}).items()
+        if key != "language"
+    }
     if spec != KERNELSPEC:
         yield f"kernelspec {spec} is not {KERNELSPEC}"
 
@@ -165,7 +173,9 @@ def no_foreign_metadata(notebook):
 def readable_ids(notebook):
     ids = [cell.get("id", "") for cell in notebook["cells"]]
     for cell_id in ids:
-        if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", cell_id) or re.fullmatch(r"[0-9a-f]{8}", cell_id):
+        if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", cell_id) or re.fullmatch(
+            r"[0-9a-f]{8}", cell_id
+        ):
             yield f"{cell_id!r} is not a readable id (lower-case words and hyphens)"
         if ids.count(cell_id) > 1:
             yield f"{cell_id!r} is the id of {ids.count(cell_id)} cells"
@@ -201,11 +211,11 @@ def plain_python(notebook):
                 yield f"{cell['id']}: from {node.module} import *"
 
 
-PLUMBING = (
-    r"sys\.path|get_ipython|rcParams|<style|\bHTML\(|filterwarnings|os\.system|subprocess|breakpoint\("
-)
+PLUMBING = r"sys\.path|get_ipython|rcParams|<style|\bHTML\(|filterwarnings|os\.system|subprocess|breakpoint\("
 no_plumbing = pattern_rule("no_plumbing", "code", PLUMBING, "does not belong in a chapter")
-short_lines = pattern_rule("short_lines", "code", r"^.{111,}$", "is a line of more than 110 characters")
+short_lines = pattern_rule(
+    "short_lines", "code", r"^.{111,}$", "is a line of more than 110 characters"
+)
 
 
 def lines_of(notebook: dict) -> Iterator[tuple[dict, int, int, bool]]:
@@ -249,7 +259,9 @@ def no_two_definition_cells_in_a_row(notebook):
         except SyntaxError:
             return False
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
-        return any(isinstance(node, kinds[:3]) for node in body) and all(isinstance(node, kinds) for node in body)
+        return any(isinstance(node, kinds[:3]) for node in body) and all(
+            isinstance(node, kinds) for node in body
+        )
 
     for before, after in itertools.pairwise(cells_of(notebook, "code")):
         if only_defines(before) and only_defines(after):
@@ -274,7 +286,9 @@ def no_stderr_and_no_unasked_error(notebook):
         for output in cell["outputs"]:
             if output.get("name") == "stderr":
                 yield f"{cell['id']} writes to stderr: {''.join(output['text'])[:80]}"
-            if output["output_type"] == "error" and "raises-exception" not in cell["metadata"].get("tags", []):
+            if output["output_type"] == "error" and "raises-exception" not in cell["metadata"].get(
+                "tags", []
+            ):
                 yield f"{cell['id']} ends with {output['ename']}"
 
 
@@ -327,7 +341,9 @@ def an_unchecked_output_has_an_assert(notebook):
             continue
         if cell["id"].endswith("give-back"):
             continue
-        if "assert" not in source_of(cell) and (following is None or "assert" not in source_of(following)):
+        if "assert" not in source_of(cell) and (
+            following is None or "assert" not in source_of(following)
+        ):
             yield f"{cell['id']} is not compared by nbval, and neither it nor the next code cell asserts anything"
 
 
@@ -409,12 +425,18 @@ def no_exercise(notebook):
 
 
 markdown_that_jupyter_and_github_both_render = pattern_rule(
-    "markdown_that_jupyter_and_github_both_render", "markdown",
-    r"^> \[!\w+\]|^:::|\[\^\w+\]|<svg|\bstyle=|\{[a-z]+\}`|^\$\$\s*\\begin\{align\}", "is not rendered everywhere",
+    "markdown_that_jupyter_and_github_both_render",
+    "markdown",
+    r"^> \[!\w+\]|^:::|\[\^\w+\]|<svg|\bstyle=|\{[a-z]+\}`|^\$\$\s*\\begin\{align\}",
+    "is not rendered everywhere",
     unfenced,
 )
 plain_words = pattern_rule(
-    "plain_words", "markdown", r"\b(?:simply|obviously|of course|trivially|leverage|delve)\b", "is not plain", prose_of,
+    "plain_words",
+    "markdown",
+    r"\b(?:simply|obviously|of course|trivially|leverage|delve)\b",
+    "is not plain",
+    prose_of,
     re.IGNORECASE,
 )
 
@@ -458,7 +480,11 @@ def minutes_are_computed(notebook):
         return
     if f"\n*{minutes.title_minutes(notebook)} · " not in source_of(notebook["cells"][0]):
         yield f"the title does not say *{minutes.title_minutes(notebook)} ·: run dev/minutes.py"
-    said = {name: int(n) for cell in notebook["cells"] for name, n in minutes.SECTION.findall(source_of(cell))}
+    said = {
+        name: int(n)
+        for cell in notebook["cells"]
+        for name, n in minutes.SECTION.findall(source_of(cell))
+    }
     for name, wanted in minutes.section_minutes(notebook).items():
         if said[name] != wanted:
             yield f"{name} says {said[name]} minutes, not {wanted}: run dev/minutes.py"

@@ -44,7 +44,11 @@ def run(folder: Path, chapter: Path) -> subprocess.CompletedProcess:
 
 @pytest.mark.parametrize("chapter", PART_ONE, ids=place_of)
 def test_a_chapter_begins_and_is_checked_without_stepscope(without_stepscope, chapter):
-    assert not any("stepscope" in "".join(cell["source"]) for cell in cells_of(chapter) if cell["cell_type"] == "code")
+    assert not any(
+        "stepscope" in "".join(cell["source"])
+        for cell in cells_of(chapter)
+        if cell["cell_type"] == "code"
+    )
     done = run(without_stepscope, chapter)
     assert done.returncode == 0, done.stderr
 

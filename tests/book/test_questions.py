@@ -30,7 +30,9 @@ def unproved(table: dict) -> list[str]:
 
 
 def test_there_are_forty_of_them():
-    assert len(LOADED) >= 40 and list(LOADED) == [f"Q{number:02d}" for number in range(1, len(LOADED) + 1)]
+    assert len(LOADED) >= 40 and list(LOADED) == [
+        f"Q{number:02d}" for number in range(1, len(LOADED) + 1)
+    ]
 
 
 @pytest.mark.parametrize("question_id", TABLES)
@@ -47,7 +49,9 @@ def test_every_choice_gets_its_own_reply(question_id):
     question = LOADED[question_id]
     replies = {choice: question.reply(choice) for choice in question.choices}
     assert len(set(replies.values())) == len(replies) >= 3
-    assert [choice for choice, reply in replies.items() if reply.startswith("Right.")] == [question.answer]
+    assert [choice for choice, reply in replies.items() if reply.startswith("Right.")] == [
+        question.answer
+    ]
     assert all(len(choice) <= 130 for choice in replies)
 
 

@@ -28,7 +28,11 @@ def two():
 
 
 def ranks_of(parent: int) -> list[psutil.Process]:
-    return [child for child in psutil.Process(parent).children() if "spawn_main" in " ".join(child.cmdline())]
+    return [
+        child
+        for child in psutil.Process(parent).children()
+        if "spawn_main" in " ".join(child.cmdline())
+    ]
 
 
 @pytest.mark.serial
@@ -36,7 +40,8 @@ def test_every_way_has_the_gradient_and_the_loss_of_one_process(two):
     for way, row in two["ways"].items():
         assert row["difference"] < 1e-12, way
         assert row["losses"] == pytest.approx(row["oracle"], rel=1e-12), way
-    assert any(f"/{len(two['ways'])} [" in words for words in two["said"])  # asked once a second: not of every way
+    # asked once a second: not of every way
+    assert any(f"/{len(two['ways'])} [" in words for words in two["said"])
     assert not ranks_of(os.getpid())
 
 
@@ -44,7 +49,9 @@ def test_every_way_has_the_gradient_and_the_loss_of_one_process(two):
 def test_what_is_sent_and_kept(two):
     """An all-reduce sends P a micro-batch or once a window; FSDP2 keeps a shard, or the whole gradient."""
     ways, whole = two["ways"], WHOLE
-    assert ways["DDP"]["sent"] == {"allreduce": 4 * whole} and ways["DDP, no_sync"]["sent"] == {"allreduce": whole}
+    assert ways["DDP"]["sent"] == {"allreduce": 4 * whole} and ways["DDP, no_sync"]["sent"] == {
+        "allreduce": whole
+    }
     assert ways["DDP, no_sync"]["kept_bytes"] == 2 * whole
     assert ways["DDP, no_sync, bucket view"]["kept_bytes"] == whole
     assert ways["FSDP2"]["kept_bytes"] == pytest.approx(whole / 2, rel=0.01)
@@ -100,7 +107,9 @@ if os.environ["RANK"] == "0":
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("moment, rank", [("start", "0"), ("in the group", "1"), ("after a collective", "2")])
+@pytest.mark.parametrize(
+    "moment, rank", [("start", "0"), ("in the group", "1"), ("after a collective", "2")]
+)
 def test_a_rank_that_is_killed_ends_the_others_and_is_named(tmp_path, monkeypatch, rank, moment):
     """The others of three wait for it in a collective, or in the store, for half an hour by torch's default."""
     (tmp_path / "dies.py").write_text(RANK_THAT_DIES)

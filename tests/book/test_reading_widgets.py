@@ -34,7 +34,11 @@ def test_a_picked_choice_is_answered_and_counted_once(cards):
 def test_the_next_question_comes_unanswered_and_the_last_leads_to_the_first(cards):
     cards.picked.value = cards.questions["Q01"].answer
     cards.onward.click()
-    assert cards.which.value == "Q02" and cards.picked.value is None and "Pick one." in cards.reply.value
+    assert (
+        cards.which.value == "Q02"
+        and cards.picked.value is None
+        and "Pick one." in cards.reply.value
+    )
     cards.which.value = list(cards.questions)[-1]
     cards.onward.click()
     assert cards.which.value == "Q01"
@@ -69,15 +73,22 @@ def test_the_page_shows_the_whole_ledger(search):
 
 
 def test_every_link_of_an_entry_leads_to_a_cell_that_is_there(search):
-    linked = re.findall(r'<a href="([^"#]+)#cell-id=([^"]+)"', search._repr_mimebundle_()["text/html"])
+    linked = re.findall(
+        r'<a href="([^"#]+)#cell-id=([^"]+)"', search._repr_mimebundle_()["text/html"]
+    )
     ids = {
-        chapter: {cell["id"] for cell in json.loads(LEDGER.with_name(chapter).read_text(encoding="utf-8"))["cells"]}
+        chapter: {
+            cell["id"]
+            for cell in json.loads(LEDGER.with_name(chapter).read_text(encoding="utf-8"))["cells"]
+        }
         for chapter in dict(linked)
     }
     places = [(claim.cell, claim.about) for claim in search.claims]
     assert len(linked) == sum(any(place) for place in places) > 300
     page = search._repr_mimebundle_()["text/html"]
-    assert page.count("with other numbers in <a") == sum(about is not None for _, about in places) > 50
+    assert (
+        page.count("with other numbers in <a") == sum(about is not None for _, about in places) > 50
+    )
     assert [link for link in linked if link[1] not in ids[link[0]]] == []
 
 

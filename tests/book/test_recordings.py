@@ -13,12 +13,19 @@ from memkit.timeline import Event, Instant, MemoryTimeline
 from memkit.units import GIB
 
 H200 = {
-    "card": "NVIDIA H200", "driver": "580.82.07", "torch": "2.11.0", "cuda": "13.0", "date": "2026-11-20",
-    "command": "python -m book.gpu_run", "commit": "4891b1b",
+    "card": "NVIDIA H200",
+    "driver": "580.82.07",
+    "torch": "2.11.0",
+    "cuda": "13.0",
+    "date": "2026-11-20",
+    "command": "python -m book.gpu_run",
+    "commit": "4891b1b",
 }
 STEP = MemoryTimeline(
     instants=(
-        Instant(name="init", weights=512, gradients=0, optimizer_states=0, activations=0, temporary=0),
+        Instant(
+            name="init", weights=512, gradients=0, optimizer_states=0, activations=0, temporary=0
+        ),
         Instant(name="forward", weights=512, activations=None, total_bytes=2048),
     ),
     source="measured",
@@ -29,9 +36,16 @@ STEP = MemoryTimeline(
 
 def make_recording(**changes) -> Recording:
     fields = {
-        "chapter": "01", "name": "device_copy", "provenance": H200,
-        "numbers": {"copied_bytes": GIB, "device_copy_bytes_per_s": 4_100_000_000_000, "kernel": "flash",
-                    "copy_seconds": 0.0005, "ratio": 0.854},
+        "chapter": "01",
+        "name": "device_copy",
+        "provenance": H200,
+        "numbers": {
+            "copied_bytes": GIB,
+            "device_copy_bytes_per_s": 4_100_000_000_000,
+            "kernel": "flash",
+            "copy_seconds": 0.0005,
+            "ratio": 0.854,
+        },
         "timelines": {"tiny GPT-2": STEP},
     }
     return Recording(**(fields | changes))
@@ -42,7 +56,9 @@ def test_json_is_read_back_equal():
     assert Recording.from_json(recording.to_json()) == recording
 
 
-@pytest.mark.parametrize("text", ["", "[", "[]", "{}", "3", "[" * 100_000, '{"chapter": "01"}', "9" * 10_000])
+@pytest.mark.parametrize(
+    "text", ["", "[", "[]", "{}", "3", "[" * 100_000, '{"chapter": "01"}', "9" * 10_000]
+)
 def test_what_is_no_recording_is_refused(text, tmp_path):
     (tmp_path / "01_other.json").write_text(text)
     with pytest.raises(ValueError, match="01_other.json is not a recording"):
@@ -77,23 +93,32 @@ def test_the_newest_run_is_found_first(tmp_path):
     cards = [found.provenance["card"] for found in load_recordings("01", tmp_path)]
     assert cards == ["Tesla T4", "NVIDIA H200"]
     assert find_recording("01", "device_copy", folder=tmp_path).provenance["card"] == "Tesla T4"
-    assert find_recording("01", "device_copy", "NVIDIA H200", tmp_path).provenance["card"] == "NVIDIA H200"
+    assert (
+        find_recording("01", "device_copy", "NVIDIA H200", tmp_path).provenance["card"]
+        == "NVIDIA H200"
+    )
     assert find_recording("01", "device_copy", "NVIDIA A100", tmp_path) is None
     assert find_recording("01", "autocast", folder=tmp_path) is None
 
 
 def test_what_was_not_recorded_is_said_in_words(tmp_path):
     words = recorded_or_words("01", "device_copy", folder=tmp_path / "not there")
-    assert words.startswith("Not recorded yet: the device copy.\nOn a machine with a CUDA card `make record`")
+    assert words.startswith(
+        "Not recorded yet: the device copy.\nOn a machine with a CUDA card `make record`"
+    )
     assert not any(digit in words for digit in "0123456789")
-    assert "CUDA card, NVIDIA A100, `make record`" in recorded_or_words("01", "device_copy", "NVIDIA A100", tmp_path)
+    assert "CUDA card, NVIDIA A100, `make record`" in recorded_or_words(
+        "01", "device_copy", "NVIDIA A100", tmp_path
+    )
 
 
 def test_every_recording_that_a_chapter_prints_is_said_in_words():
     asked = set()
     for path in notebooks():
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-            asked |= set(re.findall(r'recorded_or_words\("(\d\d)", "(\w+)"\)', "".join(cell["source"])))
+            asked |= set(
+                re.findall(r'recorded_or_words\("(\d\d)", "(\w+)"\)', "".join(cell["source"]))
+            )
     assert asked == set(recordings.SHOWS) and asked <= set(MEASUREMENTS)
 
 
@@ -101,7 +126,14 @@ def test_what_was_recorded_names_card_torch_and_date(tmp_path):
     save_recording(make_recording(), tmp_path)
     text = recorded_or_words("01", "device_copy", folder=tmp_path)
     assert text.startswith("recorded: NVIDIA H200, driver 580.82.07, torch 2.11.0, 2026-11-20")
-    for shown in ("1.00 GiB", "4,100.0 GB/s", "flash", "0.500 ms", "0.854", "peak 2.00 KiB at forward"):
+    for shown in (
+        "1.00 GiB",
+        "4,100.0 GB/s",
+        "flash",
+        "0.500 ms",
+        "0.854",
+        "peak 2.00 KiB at forward",
+    ):
         assert shown in text
 
 
@@ -111,7 +143,10 @@ def test_what_was_recorded_names_card_torch_and_date(tmp_path):
         ({"chapter": "1"}, "chapter='1' is not two digits"),
         ({"name": "Device copy"}, "name='Device copy' is not words"),
         ({"name": "../up"}, "name='../up' is not words"),
-        ({"provenance": {}}, r"provenance\['card'\]=None is not a text; needed are card, driver, torch"),
+        (
+            {"provenance": {}},
+            r"provenance\['card'\]=None is not a text; needed are card, driver, torch",
+        ),
         ({"provenance": H200 | {"date": "yesterday"}}, "'yesterday' is not a date as 2026-11-20"),
         ({"numbers": {"x": float("nan")}}, r"numbers\['x'\]=nan is not finite"),
         ({"numbers": {"x_bytes": 1.5}}, r"numbers\['x_bytes'\]=1.5 is not a whole number of bytes"),

@@ -22,7 +22,8 @@ from memkit.formula import count_by_kind
 from memkit.recomputation import blocks_ledger, step_flops
 
 PUBLISHED = [
-    model for name, model in vars(models).items()
+    model
+    for name, model in vars(models).items()
     if isinstance(model, models.ModelConfig) and not name.startswith("TINY")
 ]
 
@@ -37,8 +38,16 @@ def test_where_parameters_are():
             in_tables.append(kinds["embedding"] / total)
     assert len(in_blocks) > 5 and len(in_tables) > 5
     told = texts_of("01")["params-formula"]
-    assert f"{min(in_blocks):.0%}"[:-1] + " to " + f"{max(in_blocks):.0%}"[:-1] + " % are in the matrices" in told
-    assert f"has {min(in_tables):.0%}"[:-1] + " to " + f"{max(in_tables):.0%}"[:-1] + " %.**" in told
+    assert (
+        f"{min(in_blocks):.0%}"[:-1]
+        + " to "
+        + f"{max(in_blocks):.0%}"[:-1]
+        + " % are in the matrices"
+        in told
+    )
+    assert (
+        f"has {min(in_tables):.0%}"[:-1] + " to " + f"{max(in_tables):.0%}"[:-1] + " %.**" in told
+    )
 
 
 def test_what_a_block_keeps_under_autocast():
@@ -47,12 +56,17 @@ def test_what_a_block_keeps_under_autocast():
         family = model.name.partition("-")[0]
         if family in shares:
             kept = [
-                block_ledger(TrainingSetup(model=model, seq_len=tokens, precision=precision)).num_bytes
+                block_ledger(
+                    TrainingSetup(model=model, seq_len=tokens, precision=precision)
+                ).num_bytes
                 for precision in (recipes.AUTOCAST_BF16, recipes.FP32)
             ]
             shares[family].append(round(100 * kept[0] / kept[1]))
     assert set(shares["GPT"]) == {56} and (min(shares["Llama"]), max(shares["Llama"])) == (57, 63)
-    assert "a GPT-2 block keeps 56 %, a Llama's 57 to 63 % on CUDA" in texts_of("03")["policy-sbh-read"]
+    assert (
+        "a GPT-2 block keeps 56 %, a Llama's 57 to 63 % on CUDA"
+        in texts_of("03")["policy-sbh-read"]
+    )
 
 
 def test_what_a_checkpoint_around_every_block_drops_and_costs():
@@ -61,7 +75,9 @@ def test_what_a_checkpoint_around_every_block_drops_and_costs():
         if tokens > 1024 and model.position == "learned":
             continue
         setup = TrainingSetup(model=model, precision=recipes.PURE_BF16, seq_len=tokens)
-        full, none = (blocks_ledger(setup, way).num_bytes for way in (strategies.FULL, strategies.NONE))
+        full, none = (
+            blocks_ledger(setup, way).num_bytes for way in (strategies.FULL, strategies.NONE)
+        )
         dropped.append(100 * (1 - full / none))
         flops.append(100 * step_flops(setup, strategies.FULL).overhead)
         assert step_flops(setup, strategies.FULL_NO_STOP).overhead < 1 / 3
@@ -77,18 +93,28 @@ def test_accumulation_adds_at_most_one_set_of_gradients(recipe):
     """Whatever the moment of the peak, the head, the optimizer's step, the tokens and recomputation."""
     rises = []
     for model, tokens, implementation, again in product(
-        (models.GPT2_SMALL, models.LLAMA_32_1B, models.LLAMA_3_8B, models.TINY_GPT2), (16, 256, 1024),
-        ("foreach", "fused"), ("none", "full"),
+        (models.GPT2_SMALL, models.LLAMA_32_1B, models.LLAMA_3_8B, models.TINY_GPT2),
+        (16, 256, 1024),
+        ("foreach", "fused"),
+        ("none", "full"),
     ):
         optimizer = recipes.OptimizerConfig(implementation=implementation)
         run = TrainingSetup(
-            model=model, precision=recipe, seq_len=tokens, optimizer=optimizer, recomputation=again,
+            model=model,
+            precision=recipe,
+            seq_len=tokens,
+            optimizer=optimizer,
+            recomputation=again,
         )
         one, two, eight = (
-            estimate_memory(replace(run, grad_accum_steps=steps)).for_step(2).peak_bytes for steps in (1, 2, 8)
+            estimate_memory(replace(run, grad_accum_steps=steps)).for_step(2).peak_bytes
+            for steps in (1, 2, 8)
         )
         kept = bytes_per_parameter(recipe, optimizer)
-        rises.append((two - one) / ((kept["gradient"] + kept.get("main gradient", 0)) * count_parameters(model)))
+        rises.append(
+            (two - one)
+            / ((kept["gradient"] + kept.get("main gradient", 0)) * count_parameters(model))
+        )
         assert two == eight
     assert 0.9 < max(rises) < 1.0001 and min(rises) >= 0
     told = texts_of("05")
@@ -104,7 +130,9 @@ class MeanLoss(nn.Module):
         self.table = nn.Embedding(11, 11)
 
     def forward(self, inputs, targets):
-        return nn.functional.cross_entropy(self.table(inputs).float().flatten(0, 1), targets.flatten())
+        return nn.functional.cross_entropy(
+            self.table(inputs).float().flatten(0, 1), targets.flatten()
+        )
 
 
 def window_of(*lengths: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -123,14 +151,19 @@ def test_the_loop_of_chapter_05_takes_micro_batches_without_a_target():
     ends = []
     for lengths in ((4, 0, 2), (4, 2)):
         model, window = MeanLoss(), window_of(4, 0, 2)
-        window = [batch for batch, length in zip(window, (4, 0, 2), strict=True) if length or 0 in lengths]
+        window = [
+            batch for batch, length in zip(window, (4, 0, 2), strict=True) if length or 0 in lengths
+        ]
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         loss = names["train_window"](model, optimizer, window, torch.amp.GradScaler(enabled=False))
         ends.append((loss, model.table.weight.detach()))
     assert ends[0][0] == pytest.approx(ends[1][0]) and torch.equal(ends[0][1], ends[1][1])
     before = MeanLoss()
     after, optimizer = MeanLoss(), torch.optim.SGD(before.parameters(), lr=0.1)
-    assert names["train_window"](after, optimizer, window_of(0), torch.amp.GradScaler(enabled=False)) == 0
+    assert (
+        names["train_window"](after, optimizer, window_of(0), torch.amp.GradScaler(enabled=False))
+        == 0
+    )
     assert torch.equal(before.table.weight, after.table.weight)
 
 
@@ -142,8 +175,11 @@ def test_clipping_finds_no_gradient_of_an_optimizer_on_the_host():
     left, groups = [], []
 
     def build():
-        model = nn.Sequential(nn.Linear(64, 256), nn.Linear(256, 8)).cuda()  # 16,384, 256, 2,048 and 8 values
-        optimizer = offload(model.parameters(), torch.optim.AdamW, fused=True, offload_gradients=True)
+        # 16,384, 256, 2,048 and 8 values
+        model = nn.Sequential(nn.Linear(64, 256), nn.Linear(256, 8)).cuda()
+        optimizer = offload(
+            model.parameters(), torch.optim.AdamW, fused=True, offload_gradients=True
+        )
         groups[:] = [len(optimizer.param_groups), 1 + len(optimizer.optim_dict)]
 
         def step():

@@ -13,9 +13,13 @@ spec.loader.exec_module(run_notebooks)
 
 
 def write(path, *sources):
-    notebook = nbformat.v4.new_notebook(metadata={"widgets": {}, "vscode": {}, "memkit": {"draft": True}})
+    notebook = nbformat.v4.new_notebook(
+        metadata={"widgets": {}, "vscode": {}, "memkit": {"draft": True}}
+    )
     for number, source in enumerate(sources):
-        cell = nbformat.v4.new_code_cell(source, execution_count=90 + number, metadata={"tags": ["setup"], "x": 1})
+        cell = nbformat.v4.new_code_cell(
+            source, execution_count=90 + number, metadata={"tags": ["setup"], "x": 1}
+        )
         cell["id"] = f"cell-{number}"
         notebook.cells.append(cell)
     nbformat.write(notebook, path)

@@ -6,7 +6,14 @@ from collections import Counter
 import pytest
 import torch
 
-from book.small_gpt import TEXT_FILE, held_out_loss, make_small_gpt, text_batches, text_tokens, train
+from book.small_gpt import (
+    TEXT_FILE,
+    held_out_loss,
+    make_small_gpt,
+    text_batches,
+    text_tokens,
+    train,
+)
 
 
 def losses_of(num_steps, seed=0, **how):

@@ -36,9 +36,13 @@ def test_memory_is_that_of_real_ranks(num_ranks):
         setup, layout, measured = way.setup, way.layout, told_by(num_ranks)[name]["peak_bytes"]
         device = "cpu" if layout.is_fully_sharded else "cuda"
         with one_rank_of(num_ranks):
-            trace = trace_script(sharded_build(replace(setup, device=device), layout), device=device)
+            trace = trace_script(
+                sharded_build(replace(setup, device=device), layout), device=device
+            )
         assert trace.for_step(2).peak_bytes == pytest.approx(measured, rel=0.005), name
-        assert estimate_sharded(setup, layout).for_step(2).peak_bytes == pytest.approx(measured, rel=0.005), name
+        assert estimate_sharded(setup, layout).for_step(2).peak_bytes == pytest.approx(
+            measured, rel=0.005
+        ), name
 
 
 @pytest.mark.serial
@@ -55,7 +59,9 @@ def test_a_block_that_ends_in_a_bias_is_reduced_as_on_real_ranks():
     kept = [event for event in trace.events if not event.is_scratch]
     levels = zip(accumulate(event.num_bytes for event in kept), kept, strict=True)
     peak = max(level for level, event in levels if event.step == 2)
-    assert estimate_sharded(setup, layout).for_step(2).peak_bytes == pytest.approx(peak, abs=NUMBERS)
+    assert estimate_sharded(setup, layout).for_step(2).peak_bytes == pytest.approx(
+        peak, abs=NUMBERS
+    )
 
 
 @pytest.mark.serial
@@ -65,7 +71,14 @@ def test_losses_are_those_of_one_process_and_collectives_those_of_the_formula(nu
     assert set(told) == set(ways)
     for name, way in ways.items():
         row = told[name]
-        assert row["losses"] == pytest.approx(row["oracle"], rel=1e-5) and row["difference"] < 1e-5, name
+        assert (
+            row["losses"] == pytest.approx(row["oracle"], rel=1e-5) and row["difference"] < 1e-5
+        ), name
         traffic = step_traffic(way.setup, way.layout, way.syncs_each)
-        formula = (traffic.all_gathered, traffic.reduce_scattered, traffic.all_reduced, traffic.broadcast)
+        formula = (
+            traffic.all_gathered,
+            traffic.reduce_scattered,
+            traffic.all_reduced,
+            traffic.broadcast,
+        )
         assert tuple(row["sent"].get(kind, 0) for kind in SENT) == formula, name

@@ -58,7 +58,9 @@ def page(browser, lab):
     page.broken, page.strangers = [], []
     page.on("pageerror", lambda error: is_own(error) or page.broken.append(str(error)))
     own = ("data:", "blob:", lab["url"], lab["url"].replace("http", "ws"))
-    page.on("request", lambda request: request.url.startswith(own) or page.strangers.append(request.url))
+    page.on(
+        "request", lambda request: request.url.startswith(own) or page.strangers.append(request.url)
+    )
     yield page
     context.close()
     end_kernels(lab)

@@ -28,7 +28,9 @@ def test_every_control_obeys_the_keyboard_and_has_a_name(page, lab, artefacts, f
     story = allocator.get_by_role("combobox", name="Story")
     assert "Event 9 of 14" in press(page, allocator, story, "ArrowDown")
     typed = allocator.get_by_role("spinbutton", name="Event", exact=True)
-    assert "Event 14 of 14" in changed_by(page, allocator, lambda: typed.fill("14") or typed.press("Enter"))
+    assert "Event 14 of 14" in changed_by(
+        page, allocator, lambda: typed.fill("14") or typed.press("Enter")
+    )
     assert "104.00 MiB reserved" in words(allocator)
     box = allocator.get_by_role("checkbox", name="expandable segments")
     assert "100.00 MiB reserved" in press(page, allocator, box, "Space")

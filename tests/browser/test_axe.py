@@ -43,9 +43,13 @@ def test_axe_finds_nothing_in_any_panel_in_light_and_dark(page, lab):
     if not AXE.exists():
         pytest.skip(f"{AXE} is missing: `make site` fetches axe-core from npm")
     calls = [f"{name}()" for name in NAMES]
-    calls += ["book.LedgerSearch(book.load_claims().values())", "book.QuestionCards(book.load_questions())"]
+    calls += [
+        "book.LedgerSearch(book.load_claims().values())",
+        "book.QuestionCards(book.load_questions())",
+    ]
     write_notebook(lab["folder"] / "axe.ipynb", IMPORTS, *calls)
-    page.set_viewport_size({"width": 1400, "height": 20_000})  # JupyterLab attaches no cell that is out of view
+    # JupyterLab attaches no cell that is out of view
+    page.set_viewport_size({"width": 1400, "height": 20_000})
     open_and_run(page, lab, "axe.ipynb")
     panels = page.locator(PANEL)
     assert panels.count() == len(calls) > 10
@@ -55,7 +59,9 @@ def test_axe_finds_nothing_in_any_panel_in_light_and_dark(page, lab):
         if scheme == "dark":
             page.emulate_media(color_scheme="dark")
             page.evaluate(DARKEN, f"{lab['url']}/lab/api/themes/@jupyterlab/theme-dark-extension")
-            ground = page.locator(".jp-Notebook").first.evaluate("e => getComputedStyle(e).backgroundColor")
+            ground = page.locator(".jp-Notebook").first.evaluate(
+                "e => getComputedStyle(e).backgroundColor"
+            )
             assert sum(map(int, ground.strip("rgb()").split(",")[:3])) < 150, ground
         for number, name in enumerate(NAMES):
             if violations := panels.nth(number).evaluate(RUN_AXE):

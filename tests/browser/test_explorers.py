@@ -86,21 +86,31 @@ def test_the_table_folds_out_by_keyboard_and_stays_open(page, lab):
 
 
 @pytest.mark.parametrize("front", ["lab", "notebook"])
-def test_what_has_the_focus_is_ringed_and_escape_leads_back_to_the_cells(page, lab, artefacts, front):
+def test_what_has_the_focus_is_ringed_and_escape_leads_back_to_the_cells(
+    page, lab, artefacts, front
+):
     explorer, _ = open_panels(page, lab, front)
     cell = page.locator(".jp-Notebook .jp-Cell").first
-    for role, name in (("slider", "Micro-batch"), ("spinbutton", "Micro-batch"), ("combobox", "Model")):
+    for role, name in (
+        ("slider", "Micro-batch"),
+        ("spinbutton", "Micro-batch"),
+        ("combobox", "Model"),
+    ):
         control = explorer.get_by_role(role, name=name, exact=True)
         page.keyboard.press("Shift")  # the keyboard is in use
         control.focus()
-        outline = "e => [getComputedStyle(e).outlineStyle, parseFloat(getComputedStyle(e).outlineWidth)]"
+        outline = (
+            "e => [getComputedStyle(e).outlineStyle, parseFloat(getComputedStyle(e).outlineWidth)]"
+        )
         assert control.evaluate(outline) == ["solid", 3], (role, name)
         page.screenshot(path=artefacts / f"focus_{role}_{front}.png")
         before = words(explorer)
         page.keyboard.press("Escape")
         assert cell.evaluate("e => e === document.activeElement"), (role, name)
         page.keyboard.press("ArrowDown")
-        page.wait_for_function("document.querySelectorAll('.jp-Notebook .jp-Cell')[1].matches('.jp-mod-active')")
+        page.wait_for_function(
+            "document.querySelectorAll('.jp-Notebook .jp-Cell')[1].matches('.jp-mod-active')"
+        )
         assert words(explorer) == before
 
 

@@ -63,9 +63,13 @@ def test_twenty_moments_are_the_trace_s(browser, traced):
     levels = traced.events.levels(granularity=ALLOCATOR_BLOCK_BYTES)
     assert peak == levels.peak()
     for at, (heights, line, when) in zip(moments, told, strict=True):
-        assert heights == [*levels.at(at).values(), 0], "the sixth part is what no part accounts for"
+        assert heights == [*levels.at(at).values(), 0], (
+            "the sixth part is what no part accounts for"
+        )
         assert f":{line[1]} " in place(events[at])
-        assert events[at].phase == "init" or when.startswith(f"step {events[at].step}, {events[at].phase}")
+        assert events[at].phase == "init" or when.startswith(
+            f"step {events[at].step}, {events[at].phase}"
+        )
 
 
 def test_keys_and_the_pointer_move_it(opened):

@@ -48,14 +48,15 @@ def test_the_explorer_fits_one_screen_with_its_bits_once(page, lab, artefacts):
 def test_the_keyboard_alone_flips_a_bit(page, lab, front):
     explorer = opened(page, lab, front)
     explorer.get_by_label("Number", exact=True).focus()
-    for key in ("Tab", "Tab", "ArrowRight", "Space"):  # past the tick box to the picture, and to its sign bit
+    # past the tick box to the picture, and to its sign bit
+    for key in ("Tab", "Tab", "ArrowRight", "Space"):
         page.keyboard.press(key)
     wait_for_words(page, explorer, "= −1.5, a normal number")
     explorer.locator("text", has_text="− 2^(7 − 7)").wait_for()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     wait_for_words(page, explorer, "= −384, a normal number")
-    explorer.locator('.memkit-tip', has_text="exponent bit 3: 1").wait_for()
+    explorer.locator(".memkit-tip", has_text="exponent bit 3: 1").wait_for()
 
 
 def test_numbers_are_typed(page, lab):

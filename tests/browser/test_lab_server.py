@@ -20,13 +20,21 @@ def served(tmp_path_factory):
     port, token = free_port(), secrets.token_hex(16)
     arguments = " ".join([*QUIET_LAB, f"--port={port}", f"--IdentityProvider.token={token}"])
     installed = f"{sys.prefix}/.book"
-    command = ["make", "lab", f"VENV={sys.prefix}", f"--old-file={installed}", f"LAB_ARGS={arguments}"]
+    command = [
+        "make",
+        "lab",
+        f"VENV={sys.prefix}",
+        f"--old-file={installed}",
+        f"LAB_ARGS={arguments}",
+    ]
     url = f"http://127.0.0.1:{port}"
 
     def page(path: str) -> bytes:
         return requests.get(f"{url}/{path}?token={token}", timeout=60).content
 
-    with running_server(command, f"{url}/api?token={token}", folder=tmp_path_factory.mktemp("server")) as log:
+    with running_server(
+        command, f"{url}/api?token={token}", folder=tmp_path_factory.mktemp("server")
+    ) as log:
         page.log = log
         yield page
 
@@ -35,7 +43,9 @@ def test_the_printed_address_is_chapter_00_in_jupyterlab(served):
     assert "/lab/tree/my_chapters/00_start_here.ipynb?token=" in served.log.read_text()
     assert b"<title>JupyterLab</title>" in served("lab/tree/my_chapters/00_start_here.ipynb")
     asks = json.loads(served("lab/api/settings/@jupyterlab/apputils-extension:notification"))
-    assert asks["schema"]["properties"]["fetchNews"]["default"] == "false", "a reader is not asked about news"
+    assert asks["schema"]["properties"]["fetchNews"]["default"] == "false", (
+        "a reader is not asked about news"
+    )
 
 
 def test_the_chapter_is_a_notebook_that_can_be_opened(served):

@@ -40,8 +40,11 @@ BILLION = 10**9
 SEVEN = 7
 """Billions of parameters in a 7B model: bytes per parameter times this are decimal GB."""
 BF16_WITHOUT_MASTER = Precision(
-    name="bf16 weights and gradients, fp32 moments", weight_dtype="bfloat16", gradient_dtype="bfloat16",
-    compute_dtype="bfloat16", state_dtype="float32",
+    name="bf16 weights and gradients, fp32 moments",
+    weight_dtype="bfloat16",
+    gradient_dtype="bfloat16",
+    compute_dtype="bfloat16",
+    state_dtype="float32",
 )
 
 
@@ -67,9 +70,16 @@ def real_master_step(gradients: str) -> dict[str, float]:
     weight.detach().copy_(master)
     assert not torch.equal(before, weight)
     main_gradient = None if gradients == "copied" else master.grad
-    named = {"weight": weight, "gradient": gradient, "main gradient": main_gradient, "master weight": master}
+    named = {
+        "weight": weight,
+        "gradient": gradient,
+        "main gradient": main_gradient,
+        "master weight": master,
+    }
     named |= {name: optimizer.state[master][name] for name in ("exp_avg", "exp_avg_sq")}
-    return {name: tensor.nbytes / weight.numel() for name, tensor in named.items() if tensor is not None}
+    return {
+        name: tensor.nbytes / weight.numel() for name, tensor in named.items() if tensor is not None
+    }
 
 
 def real_recipe(precision: Precision) -> dict[str, float] | None:
@@ -79,7 +89,9 @@ def real_recipe(precision: Precision) -> dict[str, float] | None:
         return real_master_step(masters[precision.name])
     if precision == BF16_WITHOUT_MASTER:
         return None
-    autocast = getattr(torch, precision.compute_dtype) if precision.name.startswith("autocast") else None
+    autocast = (
+        getattr(torch, precision.compute_dtype) if precision.name.startswith("autocast") else None
+    )
     return real_step(torch.optim.AdamW, getattr(torch, precision.weight_dtype), autocast)
 
 
@@ -107,7 +119,9 @@ def kept(precision: Precision, optimizer: OptimizerConfig = ADAMW) -> SimpleName
 
 
 @cache
-def real_step(optimizer_class, dtype=torch.float32, autocast_dtype=None, **options) -> dict[str, float]:
+def real_step(
+    optimizer_class, dtype=torch.float32, autocast_dtype=None, **options
+) -> dict[str, float]:
     """Bytes per parameter of every tensor of the weight's shape that a real training step leaves."""
     layer = torch.nn.Linear(64, 32, bias=False, dtype=dtype)
     optimizer = optimizer_class(layer.parameters(), lr=0.1, **options)
@@ -175,7 +189,10 @@ def test_C004(figures):
         optimizer.step()
         states.append([optimizer.state[layer.weight][name] for name in ("exp_avg", "exp_avg_sq")])
     assert all(first is second for first, second in zip(*states, strict=True))
-    assert figures["bytes_per_param"] == sum(state.nbytes for state in states[0]) / layer.weight.numel()
+    assert (
+        figures["bytes_per_param"]
+        == sum(state.nbytes for state in states[0]) / layer.weight.numel()
+    )
     timeline = estimate_memory(TrainingSetup(model=GPT2_SMALL, micro_batch_size=4))
     ends = [timeline.at("forward", step=step).total_bytes for step in (1, 2)]
     assert rounds_to((ends[1] - ends[0]) / BILLION, figures["gb"])
@@ -190,7 +207,9 @@ def printed_formula(config) -> int:
 @cache
 def parameters_of(model) -> int:
     """Parameters of the module, counted by torch."""
-    return sum(p.numel() for p in Transformer(TrainingSetup(model=model), device="meta").parameters())
+    return sum(
+        p.numel() for p in Transformer(TrainingSetup(model=model), device="meta").parameters()
+    )
 
 
 def test_C006(figures):
@@ -225,7 +244,9 @@ def is_total(billions: int, bytes_per_param: int, gb: float, gib: float) -> bool
 
 def test_C021(figures):
     for recipe in (FP32, AUTOCAST_BF16, PURE_BF16, BF16_MASTER):
-        assert figures["times"] == (kept(recipe).weight + kept(recipe).gradient) / kept(recipe).weight
+        assert (
+            figures["times"] == (kept(recipe).weight + kept(recipe).gradient) / kept(recipe).weight
+        )
     autocast = real_step(*ADAM_FP32, autocast_dtype=torch.bfloat16)
     for step in (real_step(*ADAM_FP32), autocast, real_step(*ADAM_BF16)):
         assert figures["times"] == (step["weight"] + step["gradient"]) / step["weight"]
@@ -238,16 +259,24 @@ def test_C021(figures):
 
 
 def test_C022(figures):
-    for name, recipe in (("times", BF16_WITHOUT_MASTER), ("with_master", BF16_MASTER), ("fp32", FP32)):
+    for name, recipe in (
+        ("times", BF16_WITHOUT_MASTER),
+        ("with_master", BF16_MASTER),
+        ("fp32", FP32),
+    ):
         assert figures[name] == kept(recipe).total / (kept(recipe).weight + kept(recipe).gradient)
-    figures.settle(**{name: figures[name] == figures["times"] for name in ("times", "with_master", "fp32")})
+    figures.settle(
+        **{name: figures[name] == figures["times"] for name in ("times", "with_master", "fp32")}
+    )
 
 
 def is_zero_recipe(weight, gradient, master, m, v, total) -> bool:
     """The addends of the ZeRO paper (arXiv:1910.02054, section 3.1), one by one."""
     addends = bytes_per_parameter(BF16_MASTER, ADAMW)
     roles = ("weight", "gradient", "master weight", "exp_avg", "exp_avg_sq")
-    return [weight, gradient, master, m, v] == [addends[role] for role in roles] and total == sum(addends.values())
+    return [weight, gradient, master, m, v] == [addends[role] for role in roles] and total == sum(
+        addends.values()
+    )
 
 
 def test_C041(figures):
@@ -282,7 +311,8 @@ def test_C043(figures):
         assert kept(recipe).optimizer >= max(kept(recipe).weight, kept(recipe).gradient)
     figures.settle(
         **{
-            r.name: kept(r).optimizer >= max(kept(r).weight, kept(r).gradient) for r in (FP32, BF16_MASTER)
+            r.name: kept(r).optimizer >= max(kept(r).weight, kept(r).gradient)
+            for r in (FP32, BF16_MASTER)
         },
     )
 
@@ -308,21 +338,28 @@ def tokens_that_add(percent: int) -> int:
     setup = TrainingSetup(model=LLAMA_2_7B, precision=BF16_MASTER)
     states = kept(BF16_MASTER).total * count_parameters(LLAMA_2_7B)
     return bisect_left(
-        range(20_000), percent * states, lo=1, key=lambda n: 100 * activation_bytes(replace(setup, seq_len=n))
+        range(20_000),
+        percent * states,
+        lo=1,
+        key=lambda n: 100 * activation_bytes(replace(setup, seq_len=n)),
     )
 
 
 def test_C049(figures):
     assert figures["low_tokens"] == tokens_that_add(figures["printed_low"])
     assert figures["high_tokens"] == tokens_that_add(figures["printed_high"]) - 1
-    setup = TrainingSetup(model=GPT2_LARGE, precision=BF16_MASTER, micro_batch_size=8, attention="stored", dropout=0.1)
+    setup = TrainingSetup(
+        model=GPT2_LARGE, precision=BF16_MASTER, micro_batch_size=8, attention="stored", dropout=0.1
+    )
     assert figures["gpt2_tokens"] == setup.tokens_per_micro_batch
     states = kept(BF16_MASTER).total * count_parameters(GPT2_LARGE)
     assert rounds_to(100 * activation_bytes(setup) / states, figures["gpt2_percent"])
     figures.settle(
-        between=figures["printed_low"] <= 100 * activation_bytes(
-            TrainingSetup(model=LLAMA_2_7B, precision=BF16_MASTER, seq_len=5000)
-        ) / (kept(BF16_MASTER).total * count_parameters(LLAMA_2_7B)) <= figures["printed_high"],
+        between=figures["printed_low"]
+        <= 100
+        * activation_bytes(TrainingSetup(model=LLAMA_2_7B, precision=BF16_MASTER, seq_len=5000))
+        / (kept(BF16_MASTER).total * count_parameters(LLAMA_2_7B))
+        <= figures["printed_high"],
         gpt2=figures["printed_low"] <= figures["gpt2_percent"] <= figures["printed_high"],
     )
 
@@ -330,7 +367,10 @@ def test_C049(figures):
 def test_C051(figures):
     for name, bits in (("fp32", 32), ("fp16", 16), ("int8", 8), ("int4", 4)):
         assert figures[name] == bits / 8
-        assert figures[f"{name}_gb"] == tensor_bytes(SEVEN * BILLION, name.replace("fp", "float")) / BILLION
+        assert (
+            figures[f"{name}_gb"]
+            == tensor_bytes(SEVEN * BILLION, name.replace("fp", "float")) / BILLION
+        )
     # NF4 is no integer format but a table of floats. QLoRA, arXiv:2305.14314, section 3: for 64 weights
     # a scale of 32 bits,
     # or one of 8 bits and a 32-bit scale for every 256 of them

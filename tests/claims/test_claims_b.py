@@ -20,11 +20,18 @@ from memkit.setup import TrainingSetup
 
 # The setup that the printed figures speak of: 36 blocks, dropout as GPT-2 was trained, stored scores.
 GPT2 = TrainingSetup(
-    model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, seq_len=1024, attention="stored", dropout=0.1
+    model=GPT2_LARGE,
+    precision=PURE_BF16,
+    micro_batch_size=8,
+    seq_len=1024,
+    attention="stored",
+    dropout=0.1,
 )
 GPT2_FLASH = replace(GPT2, attention="flash")
 LLAMA = TrainingSetup(model=LLAMA_2_7B, precision=PURE_BF16, seq_len=2048)
-ON_CPU = TrainingSetup(model=TINY_GPT2, micro_batch_size=2, seq_len=128, attention="stored", device="cpu")
+ON_CPU = TrainingSetup(
+    model=TINY_GPT2, micro_batch_size=2, seq_len=128, attention="stored", device="cpu"
+)
 PAPER_LINEAR = sum(addend.value_bytes * addend.width for addend in ADDENDS if not addend.is_square)
 PAPER_SQUARE = sum(addend.value_bytes for addend in ADDENDS if addend.is_square)
 SCORES_PER_SBH = GPT2.seq_len * GPT2_LARGE.num_heads / GPT2_LARGE.hidden_size  # as/h
@@ -58,10 +65,15 @@ def saved_by_real_block(setup: TrainingSetup) -> int:
     Without dropout, whose mask has another dtype away from CUDA.
     """
     assert (setup.attention, setup.dropout) == ("stored", 0) and not setup.precision.uses_autocast
-    kind = {"device": "cpu" if setup.device == "cpu" else "meta", "dtype": getattr(torch, setup.precision.weight_dtype)}
+    kind = {
+        "device": "cpu" if setup.device == "cpu" else "meta",
+        "dtype": getattr(torch, setup.precision.weight_dtype),
+    }
     block = Block(setup).to(**kind)
     mask = torch.ones(setup.seq_len, setup.seq_len, dtype=torch.bool, device=kind["device"]).triu(1)
-    x = torch.zeros(setup.micro_batch_size, setup.seq_len, setup.model.hidden_size, requires_grad=True, **kind)
+    x = torch.zeros(
+        setup.micro_batch_size, setup.seq_len, setup.model.hidden_size, requires_grad=True, **kind
+    )
     return saved_bytes(lambda: block(x, {"mask": mask}), elsewhere=[*block.parameters(), mask])
 
 
@@ -71,7 +83,11 @@ def score_bytes(setup: TrainingSetup) -> int:
 
 def block_bytes(setup: TrainingSetup) -> int:
     """The ledger's bytes of a block, which without dropout are what a real block of the same shape saves."""
-    if setup.model.name == GPT2_LARGE.name and setup.attention == "stored" and setup.precision == PURE_BF16:
+    if (
+        setup.model.name == GPT2_LARGE.name
+        and setup.attention == "stored"
+        and setup.precision == PURE_BF16
+    ):
         plain = replace(setup, dropout=0)
         assert block_ledger(plain).num_bytes == saved_by_real_block(plain)
     return block_ledger(setup).num_bytes
@@ -102,7 +118,9 @@ def prove_square(figures) -> float:
 def test_C065(figures):
     prove_square(figures)
     model = replace(GPT2_LARGE, max_seq_len=figures["long"])
-    short, long = (replace(GPT2, model=model, seq_len=figures[name], dropout=0) for name in ("short", "long"))
+    short, long = (
+        replace(GPT2, model=model, seq_len=figures[name], dropout=0) for name in ("short", "long")
+    )
     figures.settle(a_real_block=saved_by_real_block(long) > 2.5 * saved_by_real_block(short))
 
 
@@ -119,12 +137,22 @@ def test_C071(figures):
     assert figures["large"] == 2 * figures["small"]
     assert rounds_to(twice(small, "micro_batch_size"), figures["act"])
     assert rounds_to(twice(small, "micro_batch_size", measure=peak), figures["peak"])
-    for setup in (LLAMA, replace(LLAMA, attention="stored"), GPT2, replace(GPT2, precision=AUTOCAST_BF16)):
+    for setup in (
+        LLAMA,
+        replace(LLAMA, attention="stored"),
+        GPT2,
+        replace(GPT2, precision=AUTOCAST_BF16),
+    ):
         for batch in (1, 2, 7, 64):
-            assert twice(replace(setup, micro_batch_size=batch), "micro_batch_size", measure=peak) < 2
+            assert (
+                twice(replace(setup, micro_batch_size=batch), "micro_batch_size", measure=peak) < 2
+            )
     figures.settle(
         **{
-            f"from_{batch}": twice(replace(LLAMA, micro_batch_size=batch), "micro_batch_size", measure=peak) > 2
+            f"from_{batch}": twice(
+                replace(LLAMA, micro_batch_size=batch), "micro_batch_size", measure=peak
+            )
+            > 2
             for batch in (1, 4, 64)
         }
     )

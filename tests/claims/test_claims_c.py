@@ -23,8 +23,17 @@ VOLTA_SHARED_LOAD_CYCLES, VOLTA_L1_CYCLES = 19, 28
 Source: Jia et al. 2018, https://arxiv.org/abs/1804.06826, table 3.1
 """
 
-POINTER_CHASE_L1 = {"V100": 36, "RTX 2000": 39, "A100 SXM": 39, "4090": 40, "H100 SXM": 40, "GH200": 40, "5090": 44,
-                    "RTX PRO 6000": 44, "B200": 40}
+POINTER_CHASE_L1 = {
+    "V100": 36,
+    "RTX 2000": 39,
+    "A100 SXM": 39,
+    "4090": 40,
+    "H100 SXM": 40,
+    "GH200": 40,
+    "5090": 44,
+    "RTX PRO 6000": 44,
+    "B200": 40,
+}
 """Cycles until a load that hits the L1 cache returns, by the row of the table, from V100 to B200.
 
 Source: https://github.com/markdewing/AI_kernels, latency/README.md at 0d701add; its notes say that it reads high.
@@ -38,8 +47,18 @@ Source: NVIDIA, CUDA C Programming Guide 5.0, 2012, section "Multiprocessor Leve
 
 L1_KIB = {"V100": 128, "RTX 3090": 128, "RTX 4090": 128, "A100": 192, "H100": 256, "B200": 256}
 H100_SHARED_KIB = 228
-L2_MIB = {"V100": 6, "A100": 40, "H100": 50, "H200": 60, "B200": 126.5, "RTX 3060": 3, "RTX 3080": 5, "RTX 3090": 6,
-          "RTX 4090": 72, "RTX 5090": 96}
+L2_MIB = {
+    "V100": 6,
+    "A100": 40,
+    "H100": 50,
+    "H200": 60,
+    "B200": 126.5,
+    "RTX 3060": 3,
+    "RTX 3080": 5,
+    "RTX 3090": 6,
+    "RTX 4090": 72,
+    "RTX 5090": 96,
+}
 """L1 with shared memory of a multiprocessor, and the L2 of a card.
 
 Source: the whitepapers that ``CARDS`` names; B200 as the driver reports it; RTX 3060 by the GA102 whitepaper's family,
@@ -54,8 +73,14 @@ RTX_3080_12GB_BUS_BITS, RTX_3080_12GB_TRANSFERS = 384, 19 * 10**9
 
 
 FLOAT32_BYTES, MULTIPLY_ADD_OPERANDS = 4, 3
-LATENCY_CYCLES = {"V100": (36, 221, 460), "A100 SXM": (39, 210, 550), "4090": (40, 296, 636),
-                  "H100 SXM": (40, 291, 700), "5090": (44, 360, 936), "B200": (40, 295, 860)}
+LATENCY_CYCLES = {
+    "V100": (36, 221, 460),
+    "A100 SXM": (39, 210, 550),
+    "4090": (40, 296, 636),
+    "H100 SXM": (40, 291, 700),
+    "5090": (44, 360, 936),
+    "B200": (40, 295, 860),
+}
 """Cycles until a dependent load of one thread returns, from L1, from L2 and from the card's memory.
 
 Source: as ``POINTER_CHASE_L1``.
@@ -64,7 +89,13 @@ Source: as ``POINTER_CHASE_L1``.
 
 def registers_per_s(card: Card) -> int:
     """Bytes per second of all registers: a * b + c reads three."""
-    return card.num_sms * card.fp32_lanes_per_sm * MULTIPLY_ADD_OPERANDS * FLOAT32_BYTES * card.clock_hz
+    return (
+        card.num_sms
+        * card.fp32_lanes_per_sm
+        * MULTIPLY_ADD_OPERANDS
+        * FLOAT32_BYTES
+        * card.clock_hz
+    )
 
 
 def l1_per_s(card: Card) -> int:
@@ -79,4 +110,6 @@ def l2_per_s(card: Card) -> int:
 
 def is_card(card: Card, gb: int, gb_per_s: float) -> bool:
     """The label and the bandwidth, which is bus width times transfers per second."""
-    return gb == card.label_gb and rounds_to(card.bus_bits / 8 * card.transfers_per_s / 1e9, gb_per_s)
+    return gb == card.label_gb and rounds_to(
+        card.bus_bits / 8 * card.transfers_per_s / 1e9, gb_per_s
+    )

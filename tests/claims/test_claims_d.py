@@ -71,8 +71,18 @@ def as_capability(figure: float) -> tuple[int, ...]:
 def has_fields(dtype: type, name: str, *printed: int) -> bool:
     """Sign, exponent, mantissa, all bits and significant ones by ml_dtypes' own account, and memkit's record beside."""
     info, record = ml_dtypes.finfo(dtype), FORMATS[name]
-    assert (record.exponent_bits, record.mantissa_bits, record.bits) == (info.nexp, info.nmant, info.bits)
-    return printed == (info.bits - info.nexp - info.nmant, info.nexp, info.nmant, info.bits, info.nmant + 1)
+    assert (record.exponent_bits, record.mantissa_bits, record.bits) == (
+        info.nexp,
+        info.nmant,
+        info.bits,
+    )
+    return printed == (
+        info.bits - info.nexp - info.nmant,
+        info.nexp,
+        info.nmant,
+        info.bits,
+        info.nmant + 1,
+    )
 
 
 def as_int(value: float, dtype: torch.dtype) -> int:
@@ -116,7 +126,8 @@ def test_C120(figures):
 def test_C121(figures):
     for name, dtype in (("e4m3", E4M3), ("e5m2", E5M2)):
         assert figures[f"{name}_digits"] == to_digits(decimal_digits(dtype), 2)
-        assert figures[f"{name}_values"] == 1 / float(ml_dtypes.finfo(dtype).eps)  # they lie evenly from 1 up to 2
+        # they lie evenly from 1 up to 2
+        assert figures[f"{name}_values"] == 1 / float(ml_dtypes.finfo(dtype).eps)
     assert figures["e5m2_digits"] < figures["e4m3_digits"]
     figures.settle(lowest=figures["e4m3_digits"] < figures["e5m2_digits"])
 

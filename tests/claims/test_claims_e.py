@@ -19,7 +19,15 @@ from memkit.formula.activations import block_ledger
 from memkit.formula.states import bytes_per_parameter
 from memkit.low_precision.sixteen_bit_adamw import SixteenBitAdamW
 from memkit.models import GPT2_LARGE
-from memkit.recipes import ADAMW, AUTOCAST_BF16, BF16_MASTER, BF16_TWO_GRADIENTS, FP32, MEGATRON, PURE_BF16
+from memkit.recipes import (
+    ADAMW,
+    AUTOCAST_BF16,
+    BF16_MASTER,
+    BF16_TWO_GRADIENTS,
+    FP32,
+    MEGATRON,
+    PURE_BF16,
+)
 from memkit.setup import TrainingSetup
 from memkit.tracing.cuda import pretend_cuda
 
@@ -59,8 +67,13 @@ def autocast_step() -> dict[str, torch.dtype]:
             loss = F.cross_entropy(hidden, torch.zeros(2, dtype=torch.long))
     loss.backward()
     casts = [t.dtype for t in saved if t.shape == (64, 64)]
-    return {"weight": layer.weight.dtype, "gradient": layer.weight.grad.dtype, "cast": casts[0], "loss": loss.dtype,
-            "output": hidden.dtype}
+    return {
+        "weight": layer.weight.dtype,
+        "gradient": layer.weight.grad.dtype,
+        "cast": casts[0],
+        "loss": loss.dtype,
+        "output": hidden.dtype,
+    }
 
 
 class ByChance(SixteenBitAdamW):
@@ -122,7 +135,9 @@ def on_cuda(call) -> torch.dtype:
 def losses(autocast: bool, num_steps: int = 10) -> list[float]:
     model = make_small_gpt()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    return train(model, optimizer, text_batches(num_steps), autocast_dtype=BF16 if autocast else None)
+    return train(
+        model, optimizer, text_batches(num_steps), autocast_dtype=BF16 if autocast else None
+    )
 
 
 def test_C127(figures):
@@ -157,7 +172,10 @@ def test_C144(figures):
     assert figures["fp32_gradients"] == total(MEGATRON)
     assert figures["two"] == total(BF16_TWO_GRADIENTS) and figures["pure"] == total(PURE_BF16)
     figures.settle(
-        **{p.name: total(p) == 16 for p in (AUTOCAST_BF16, BF16_MASTER, MEGATRON, BF16_TWO_GRADIENTS)}
+        **{
+            p.name: total(p) == 16
+            for p in (AUTOCAST_BF16, BF16_MASTER, MEGATRON, BF16_TWO_GRADIENTS)
+        }
     )
 
 
@@ -181,7 +199,8 @@ def test_C152(figures):
     weights = torch.cat([p.grad.flatten() for p in model.parameters()])
     assert limit == 1e-10 and 1e-4 < of_activations < 0.2
     figures.settle(
-        activations=of_activations > 0.001, weights=(weights.abs() < limit).float().mean().item() > 0.01
+        activations=of_activations > 0.001,
+        weights=(weights.abs() < limit).float().mean().item() > 0.01,
     )
 
 
@@ -197,9 +216,14 @@ def test_C153(figures):
 
 
 def test_C154(figures):
-    assert figures["torch"] == inspect.signature(torch.amp.GradScaler).parameters["init_scale"].default
+    assert (
+        figures["torch"] == inspect.signature(torch.amp.GradScaler).parameters["init_scale"].default
+    )
     assert figures["printed"] == APEX_MAXIMUM
-    figures.settle(as_an_example=APEX_MAXIMUM == figures["printed"], torch=figures["torch"] == figures["printed"])
+    figures.settle(
+        as_an_example=APEX_MAXIMUM == figures["printed"],
+        torch=figures["torch"] == figures["printed"],
+    )
 
 
 def test_C155(figures):
@@ -207,7 +231,9 @@ def test_C155(figures):
     assert figures["interval"] == defaults["growth_interval"].default
     scales, _ = play_scaler(figures["interval"] + 1, lambda step, scale: False)
     halved, skipped = play_scaler(2, lambda step, scale: step == 0)
-    figures.settle(doubles=scales[-1] == 2 * scales[-2], halves=halved[1] == halved[0] / 2 and skipped == [0])
+    figures.settle(
+        doubles=scales[-1] == 2 * scales[-2], halves=halved[1] == halved[0] / 2 and skipped == [0]
+    )
 
 
 def test_C156(figures):
@@ -224,7 +250,9 @@ def test_C156(figures):
 def test_C166(figures):
     model = make_small_gpt()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    found = train(model, optimizer, text_batches(10), autocast_dtype=FP16, scaler=torch.amp.GradScaler("cpu"))
+    found = train(
+        model, optimizer, text_batches(10), autocast_dtype=FP16, scaler=torch.amp.GradScaler("cpu")
+    )
     with pretend_cuda():
         default = torch.get_autocast_dtype("cuda")
     figures.settle(trains=found[-1] < found[0] - 0.5, default=default == FP16)
@@ -241,7 +269,10 @@ def multiplies_bf16(major: int) -> bool:
     """Torch's own answer on a card of this generation."""
     card = SimpleNamespace(major=major)
     with patch.multiple(
-        torch.cuda, is_available=lambda: True, current_device=lambda: 0, get_device_properties=lambda _=None: card
+        torch.cuda,
+        is_available=lambda: True,
+        current_device=lambda: 0,
+        get_device_properties=lambda _=None: card,
     ):
         return torch.cuda.is_bf16_supported(including_emulation=False)
 
@@ -251,4 +282,6 @@ def test_C177(figures):
     with torch.autocast("cpu", BF16):
         loss = layer(torch.ones(2, 8)).sum()
     loss.backward()
-    figures.settle(outside=layer.weight.grad.dtype == torch.float32 and bool(layer.weight.grad.abs().sum() > 0))
+    figures.settle(
+        outside=layer.weight.grad.dtype == torch.float32 and bool(layer.weight.grad.abs().sum() > 0)
+    )

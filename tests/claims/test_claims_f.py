@@ -27,7 +27,12 @@ from memkit.timeline import Instant
 from stepscope.allocator.replay import replay_trace
 
 FLASH = TrainingSetup(
-    model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, seq_len=1024, attention="flash", dropout=0.1
+    model=GPT2_LARGE,
+    precision=PURE_BF16,
+    micro_batch_size=8,
+    seq_len=1024,
+    attention="flash",
+    dropout=0.1,
 )
 STORED = replace(FLASH, attention="stored")
 NO_DROPOUT = replace(FLASH, dropout=0)
@@ -84,7 +89,10 @@ def test_C181(figures):
         assert rounds_to(saved_percent(block_bytes, setup), figures[f"{name}_block"])
         assert rounds_to(saved_percent(activation_bytes, setup), figures[f"{name}_all"])
         assert rounds_to(saved_percent(peak_bytes, setup), figures[f"{name}_peak"])
-    about = {name: round(saved_percent(activation_bytes, s), -1) for name, s in (("flash", FLASH), ("stored", STORED))}
+    about = {
+        name: round(saved_percent(activation_bytes, s), -1)
+        for name, s in (("flash", FLASH), ("stored", STORED))
+    }
     figures.settle(**{name: percent >= 90 for name, percent in about.items()})
 
 
@@ -98,9 +106,17 @@ def test_C182(figures):
     # the decade in which both the FLOPs and the time lie
     assert figures["low"] == 10 * int(percent_at_most() // 10)
     assert figures["high"] == figures["low"] + 10 and figures["low"] < time < figures["high"]
-    percents = {"no_stop": extra_percent(NO_DROPOUT, FULL_NO_STOP), "gpt2": extra_percent(NO_DROPOUT)}
-    percents |= {"llama": extra_percent(LLAMA), "upper_end": figures["high"] * (percent_at_most() > figures["high"])}
-    figures.settle(**{name: figures["low"] <= percent <= figures["high"] for name, percent in percents.items()})
+    percents = {
+        "no_stop": extra_percent(NO_DROPOUT, FULL_NO_STOP),
+        "gpt2": extra_percent(NO_DROPOUT),
+    }
+    percents |= {
+        "llama": extra_percent(LLAMA),
+        "upper_end": figures["high"] * (percent_at_most() > figures["high"]),
+    }
+    figures.settle(
+        **{name: figures["low"] <= percent <= figures["high"] for name, percent in percents.items()}
+    )
 
 
 def test_C183(figures):
@@ -139,8 +155,12 @@ def test_C186(figures):
     llama = LLAMA_2_7B
     assert figures["tokens"] == 2 * llama.max_seq_len
     model = replace(
-        MODEL_22B, hidden_size=llama.hidden_size, num_heads=llama.num_heads, num_layers=llama.num_layers,
-        seq_len=figures["tokens"], micro_batch_size=1,
+        MODEL_22B,
+        hidden_size=llama.hidden_size,
+        num_heads=llama.num_heads,
+        num_layers=llama.num_layers,
+        seq_len=figures["tokens"],
+        micro_batch_size=1,
     )
     for way in ("none", "selective", "full"):
         num_bytes = model.num_layers * layer_bytes(model, recomputation=way)
@@ -148,7 +168,9 @@ def test_C186(figures):
     assert rounds_to(layer_bytes(model) / 1e9, figures["layer_gb"])
     flash = replace(paper_setup(model), attention="flash")
     assert rounds_to(model.num_layers * block_bytes(flash) / 1e9, figures["flash_gb"])
-    figures.settle(stored=figures["none_gb"] > 100 > figures["full_gb"], flash=figures["flash_gb"] > 100)
+    figures.settle(
+        stored=figures["none_gb"] > 100 > figures["full_gb"], flash=figures["flash_gb"] > 100
+    )
 
 
 def test_C188(figures):
@@ -167,16 +189,25 @@ def test_C188(figures):
     assert figures["grouped"] == grouped[1] / grouped[0]
     assert rounds_to(VALUE_BYTES, figures["per_layer"])
     grows = sqrt(figures["times"])
-    figures.settle(root_segments=figures["grouped"] == grows, one_a_segment=figures["per_block"] == grows)
+    figures.settle(
+        root_segments=figures["grouped"] == grows, one_a_segment=figures["per_block"] == grows
+    )
 
 
 def test_C193(figures):
     llama = block_ledger(LLAMA)
-    for name, ledger in (("stored", block_ledger(STORED)), ("flash", block_ledger(FLASH)), ("llama", llama)):
+    for name, ledger in (
+        ("stored", block_ledger(STORED)),
+        ("flash", block_ledger(FLASH)),
+        ("llama", llama),
+    ):
         assert rounds_to(ledger.section("attention").per_sbh, figures[f"{name}_attention"])
         assert rounds_to(ledger.section("mlp").per_sbh, figures[f"{name}_mlp"])
     shares = (STORED, FLASH, LLAMA)
-    larger = [s.section("attention").num_bytes > s.section("mlp").num_bytes for s in map(block_ledger, shares)]
+    larger = [
+        s.section("attention").num_bytes > s.section("mlp").num_bytes
+        for s in map(block_ledger, shares)
+    ]
     figures.settle(once=larger[0], flash=larger[1], llama=larger[2])
 
 
@@ -187,7 +218,9 @@ def test_C200(figures):
     assert rounds_to(extra_percent(NO_DROPOUT), figures["gpt2_percent"])
     percents = {"a_layer": percent_at_most(), "no_stop": extra_percent(NO_DROPOUT, FULL_NO_STOP)}
     percents["early_stop"] = extra_percent(NO_DROPOUT)
-    figures.settle(**{name: round(percent) == figures["printed_percent"] for name, percent in percents.items()})
+    figures.settle(
+        **{name: round(percent) == figures["printed_percent"] for name, percent in percents.items()}
+    )
 
 
 def test_C211(figures):
@@ -195,5 +228,8 @@ def test_C211(figures):
         core = blocks_ledger(setup, CORE).num_bytes / blocks_ledger(setup, NONE).num_bytes
         assert rounds_to(100 * (1 - core), figures[f"{name}_percent"])
     assert rounds_to(saved_percent(block_bytes, FLASH), figures["block_percent"])
-    core_share = {s: 1 - blocks_ledger(s, CORE).num_bytes / blocks_ledger(s, NONE).num_bytes for s in (STORED, FLASH)}
+    core_share = {
+        s: 1 - blocks_ledger(s, CORE).num_bytes / blocks_ledger(s, NONE).num_bytes
+        for s in (STORED, FLASH)
+    }
     figures.settle(once=core_share[STORED] > 0.5, flash=core_share[FLASH] > 0.5)

@@ -30,13 +30,24 @@ from stepscope.tracing.trace import trace_script
 BATCH, TOKENS = 2, 64
 VALUES = 2**20  # of one hidden state: beside it the states of random numbers are nothing
 GPT2 = TrainingSetup(
-    model=TINY_GPT2, micro_batch_size=BATCH, seq_len=TOKENS, attention="flash", dropout=0, device="cpu"
+    model=TINY_GPT2,
+    micro_batch_size=BATCH,
+    seq_len=TOKENS,
+    attention="flash",
+    dropout=0,
+    device="cpu",
 )
 # Llama-2-7B's proportions, so that shares of FLOPs are its own
 LLAMA = replace(
     GPT2,
     model=replace(
-        LLAMA_2_7B, num_layers=1, hidden_size=128, num_heads=4, num_kv_heads=4, head_dim=32, intermediate_size=344
+        LLAMA_2_7B,
+        num_layers=1,
+        hidden_size=128,
+        num_heads=4,
+        num_kv_heads=4,
+        head_dim=32,
+        intermediate_size=344,
     ),
 )
 NON_REENTRANT, REENTRANT = {"use_reentrant": False}, {"use_reentrant": True}
@@ -118,7 +129,9 @@ def in_segments(functions: list[Callable], size: int, x: Tensor) -> Tensor:
 def gradients(wraps: bool) -> tuple[list[Tensor], int]:
     """Gradients of a small residual block with dropout, and how often its forward ran."""
     torch.manual_seed(0)
-    block = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8), nn.Dropout(0.5))
+    block = nn.Sequential(
+        nn.LayerNorm(8), nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8), nn.Dropout(0.5)
+    )
     runs: list[Tensor] = []
 
     def forward(x: Tensor) -> Tensor:
@@ -140,7 +153,11 @@ def check_gradients_are_equal() -> None:
 def test_C179(figures):
     assert (figures["batch"], figures["tokens"]) == (BATCH, TOKENS)
     assert figures["plain_bytes"] == bytes_of(saved_by_block())
-    assert figures["kept_bytes"] == bytes_of(saved_by_block(**NON_REENTRANT)) == block_of(GPT2)[1].nbytes
+    assert (
+        figures["kept_bytes"]
+        == bytes_of(saved_by_block(**NON_REENTRANT))
+        == block_of(GPT2)[1].nbytes
+    )
     assert figures["runs"] == gradients(True)[1]
     check_gradients_are_equal()
     figures.settle(
@@ -154,15 +171,25 @@ def saved_by_blocks() -> tuple[list[SavedStorage], TrainingSetup]:
     """What autograd saves of all blocks of a tiny GPT-2 in bfloat16, each block in a checkpoint."""
     setup = replace(GPT2, precision=PURE_BF16)
     model = Transformer(setup)
-    x = torch.randn(BATCH, TOKENS, setup.model.hidden_size, dtype=torch.bfloat16, requires_grad=True)
-    run = partial(in_segments, [partial(block, shared={"mask": None}) for block in model.blocks], 1, x)
-    return [saved for saved in saved_storages(run, model.parameters()) if not saved.is_elsewhere], setup
+    x = torch.randn(
+        BATCH, TOKENS, setup.model.hidden_size, dtype=torch.bfloat16, requires_grad=True
+    )
+    run = partial(
+        in_segments, [partial(block, shared={"mask": None}) for block in model.blocks], 1, x
+    )
+    return [
+        saved for saved in saved_storages(run, model.parameters()) if not saved.is_elsewhere
+    ], setup
 
 
 def test_C191(figures):
     assert inspect.signature(checkpoint).parameters["use_reentrant"].default is None
-    recommended = "It is recommended that you use\n    ``use_reentrant=False``" in checkpoint.__doc__
-    figures.settle(newer="stops recomputation as soon as" in checkpoint.__doc__, preferred=recommended)
+    recommended = (
+        "It is recommended that you use\n    ``use_reentrant=False``" in checkpoint.__doc__
+    )
+    figures.settle(
+        newer="stops recomputation as soon as" in checkpoint.__doc__, preferred=recommended
+    )
 
 
 def test_C192(figures):
@@ -170,19 +197,25 @@ def test_C192(figures):
     own = list(block.parameters())
     with torch.no_grad():
         assert figures["no_grad"] == saved_bytes(lambda: block(x, shared), own)
-        assert figures["no_grad"] == saved_bytes(lambda: checkpoint(block, x, shared, **NON_REENTRANT), own)
+        assert figures["no_grad"] == saved_bytes(
+            lambda: checkpoint(block, x, shared, **NON_REENTRANT), own
+        )
     block.eval()
     assert figures["eval"] == saved_bytes(lambda: block(x, shared), own)
     block.train()
-    assert figures["eval"] == saved_bytes(lambda: block(x, shared), own)  # without dropout no difference
+    # without dropout no difference
+    assert figures["eval"] == saved_bytes(lambda: block(x, shared), own)
     figures.settle(
-        no_grad=saved_bytes(lambda: block(x, shared), own) > figures["no_grad"],  # in training it saves
+        # in training it saves
+        no_grad=saved_bytes(lambda: block(x, shared), own) > figures["no_grad"],
         eval_mode=figures["eval"] == figures["no_grad"],
     )
 
 
 def test_C194(figures):
-    sizes = {product.name: product.flops for product in block_products(GPT2) if product.op == "addmm"}
+    sizes = {
+        product.name: product.flops for product in block_products(GPT2) if product.op == "addmm"
+    }
     unit = 2 * GPT2.tokens_per_micro_batch * GPT2.model.hidden_size**2
     mlp = sizes["up"] + sizes["down"]
     assert figures["all"] == 2 * sum(sizes.values()) / unit
@@ -194,7 +227,9 @@ def test_C194(figures):
     plain = flops(lambda: attention(x))[1]
     again = flops(lambda: checkpoint(attention, x, use_reentrant=False))[1] - plain
     assert figures["attention_again"] == 2 * again / unit
-    assert rounds_to(figures["all"] * again_percent(GPT2, **NON_REENTRANT) / 100, figures["block_again"])
+    assert rounds_to(
+        figures["all"] * again_percent(GPT2, **NON_REENTRANT) / 100, figures["block_again"]
+    )
     figures.settle(most=figures["attention_again"] < figures["block_again"] / 2)
 
 
@@ -205,8 +240,17 @@ def test_C196(figures):
     assert rounds_to(extra_percent(LLAMA, **NON_REENTRANT), figures["llama_percent"])
     low = 10 * int(extra_percent(GPT2, **WITHOUT_STOP) // 10)  # the decade that is printed
     assert (figures["low"], figures["high"]) == (low, low + 10)
-    more = {"without_stop": (GPT2, WITHOUT_STOP), "gpt2": (GPT2, NON_REENTRANT), "llama": (LLAMA, NON_REENTRANT)}
-    figures.settle(**{name: low <= extra_percent(setup, **how) <= low + 10 for name, (setup, how) in more.items()})
+    more = {
+        "without_stop": (GPT2, WITHOUT_STOP),
+        "gpt2": (GPT2, NON_REENTRANT),
+        "llama": (LLAMA, NON_REENTRANT),
+    }
+    figures.settle(
+        **{
+            name: low <= extra_percent(setup, **how) <= low + 10
+            for name, (setup, how) in more.items()
+        }
+    )
 
 
 def test_C198(figures):
@@ -215,7 +259,10 @@ def test_C198(figures):
     layer, x = nn.Linear(4, 4), torch.randn(2, 4, requires_grad=True)
     plain, wrapped = layer(x), checkpoint(layer, x, use_reentrant=False)
     assert torch.equal(plain, wrapped)
-    figures.settle(same_output=torch.equal(plain, wrapped), runs_twice=gradients(True)[1] == 2 * gradients(False)[1])
+    figures.settle(
+        same_output=torch.equal(plain, wrapped),
+        runs_twice=gradients(True)[1] == 2 * gradients(False)[1],
+    )
 
 
 class Births(TorchDispatchMode):
@@ -247,7 +294,9 @@ def born_and_kept() -> tuple[int, int]:
 
     with Births() as births, torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         block(x, shared)
-    born = {key for key, storage in births.storages.items() if key not in before and storage.nbytes()}
+    born = {
+        key for key, storage in births.storages.items() if key not in before and storage.nbytes()
+    }
     return len(born), len(born & kept)
 
 
@@ -267,7 +316,8 @@ def test_C202(figures):
     in_segments(layers.functions, 6, x).sum().backward()
     assert len(layers.runs) == figures["layers"] and set(layers.runs.values()) == {figures["runs"]}
     figures.settle(
-        inputs_only=figures["segments"] == figures["layers"] / 6, runs_again=set(layers.runs.values()) == {2}
+        inputs_only=figures["segments"] == figures["layers"] / 6,
+        runs_again=set(layers.runs.values()) == {2},
     )
 
 
@@ -295,8 +345,13 @@ def test_C203(figures):
     for name, size in sizes.items():
         assert figures[f"{name}_few"] == peak_tensors(few, size(few))
         assert figures[f"{name}_many"] == peak_tensors(many, size(many))
-    ratio = {name: peak_tensors(many, size(many)) / peak_tensors(few, size(few)) for name, size in sizes.items()}
-    figures.settle(**{name: times <= isqrt(many // few) for name, times in ratio.items() if name != "plain"})
+    ratio = {
+        name: peak_tensors(many, size(many)) / peak_tensors(few, size(few))
+        for name, size in sizes.items()
+    }
+    figures.settle(
+        **{name: times <= isqrt(many // few) for name, times in ratio.items() if name != "plain"}
+    )
 
 
 def test_C205(figures):
@@ -307,7 +362,10 @@ def test_C205(figures):
         assert callable(getattr(torch_checkpoint, name))
     assert isinstance(torch._functorch.config.activation_memory_budget, float)
     assert callable(save_on_cpu) and callable(checkpoint_wrapper)
-    figures.settle(once=len(calls) == 2, now=not hasattr(torch_checkpoint, "create_selective_checkpoint_contexts"))
+    figures.settle(
+        once=len(calls) == 2,
+        now=not hasattr(torch_checkpoint, "create_selective_checkpoint_contexts"),
+    )
 
 
 def test_C206(figures):
@@ -324,7 +382,10 @@ def test_C207(figures):
         assert runs == [2] * figures["twice"] + [1] * figures["once"]
     assert figures["once"] == figures["size"]
     assert figures["layers"] == figures["segments"] * figures["size"]
-    figures.settle(first_groups=set(runs[: -figures["size"]]) == {2}, last_group=set(runs[-figures["size"] :]) == {2})
+    figures.settle(
+        first_groups=set(runs[: -figures["size"]]) == {2},
+        last_group=set(runs[-figures["size"] :]) == {2},
+    )
 
 
 def test_C208(figures):
@@ -336,7 +397,8 @@ def test_C208(figures):
     torch.autograd.grad(checkpoint(layer, x, **NON_REENTRANT).sum(), x)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert not checkpoint(layer, x.detach(), **REENTRANT).requires_grad  # the weights would get no gradient
+        # the weights would get no gradient
+        assert not checkpoint(layer, x.detach(), **REENTRANT).requires_grad
     assert any("Gradients will be None" in str(warning.message) for warning in caught)
     assert checkpoint(layer, x.detach(), **NON_REENTRANT).requires_grad
     figures.settle(
@@ -348,9 +410,12 @@ def test_C208(figures):
 def test_C209(figures):
     assert rounds_to(again_percent(GPT2, **NON_REENTRANT), figures["gpt2_percent"])
     assert rounds_to(again_percent(LLAMA, **NON_REENTRANT), figures["llama_percent"])
-    assert rounds_to(again_percent(replace(GPT2, dropout=0.1), **NON_REENTRANT), figures["dropout_percent"])
+    assert rounds_to(
+        again_percent(replace(GPT2, dropout=0.1), **NON_REENTRANT), figures["dropout_percent"]
+    )
     linear, other = nn.Linear(8, 8), nn.Linear(8, 8)
-    needless_first = lambda x: linear(x) + torch.tanh(other(x))  # linear(x) itself no backward needs
+    # linear(x) itself no backward needs
+    needless_first = lambda x: linear(x) + torch.tanh(other(x))
 
     def needless_last(x: Tensor) -> Tensor:
         kept = torch.tanh(other(x))
@@ -359,7 +424,9 @@ def test_C209(figures):
     x = torch.randn(2, 8, requires_grad=True)
     for name, region in (("first", needless_first), ("last", needless_last)):
         forward, backward = flops(lambda region=region: region(x))
-        again = flops(lambda region=region: checkpoint(region, x, use_reentrant=False))[1] - backward
+        again = (
+            flops(lambda region=region: checkpoint(region, x, use_reentrant=False))[1] - backward
+        )
         assert figures[name] == 2 * again / forward
     assert figures["products"] == 2
     figures.settle(needless_last=figures["last"] == 1, needless_first=figures["first"] == 1)
@@ -370,10 +437,14 @@ def test_C210(figures):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         y = checkpoint(torch.tanh, x)
-    assert any("use_reentrant parameter should be passed explicitly" in str(w.message) for w in caught)
-    with pytest.raises(RuntimeError, match=r"incompatible with \.grad\(\)"):  # it took the reentrant one
+    assert any(
+        "use_reentrant parameter should be passed explicitly" in str(w.message) for w in caught
+    )
+    # the reentrant one was taken
+    with pytest.raises(RuntimeError, match=r"incompatible with \.grad\(\)"):
         torch.autograd.grad(y.sum(), x)
-    assert "In version\n        2.9 we will raise an exception" in checkpoint.__doc__  # and 2.13 does not
+    # 2.13 does not raise it
+    assert "In version\n        2.9 we will raise an exception" in checkpoint.__doc__
     how = hugging_face_checkpoint().keywords
     in_torch = inspect.signature(checkpoint).parameters["use_reentrant"].default
     figures.settle(in_transformers=how["use_reentrant"] is False, in_torch=in_torch is False)
@@ -384,7 +455,11 @@ def hugging_face_checkpoint(**options) -> partial:
     """What Transformers calls a decoder layer with, once checkpointing is switched on."""
     hf = pytest.importorskip("transformers")
     config = hf.LlamaConfig(
-        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, vocab_size=50
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        vocab_size=50,
     )
     model = hf.LlamaForCausalLM(config)
     model.activation_checkpointing_enable(**options)

@@ -24,7 +24,10 @@ Source: https://github.com/allenai/OLMo, configs/official/OLMo-7B.yaml at 0bb7f7
 """
 
 SETUP = TrainingSetup(
-    model=replace(SMALL_GPT, num_layers=4), seq_len=64, micro_batch_size=4, device="cpu",
+    model=replace(SMALL_GPT, num_layers=4),
+    seq_len=64,
+    micro_batch_size=4,
+    device="cpu",
     optimizer=OptimizerConfig(implementation="fused"),
 )
 
@@ -56,11 +59,15 @@ def weighting(lengths: tuple[int, ...]) -> tuple[float, float]:
     """How far the mean of means and the token-weighted sum are from the gradient of all tokens' mean."""
     model = make_small_gpt(dtype=torch.float64)
     batches = [next(text_batches(1, batch_size=1, seq_len=n, seed=n)) for n in lengths]
-    sums = sum(model(inputs, targets) * targets.numel() for inputs, targets in batches) / sum(lengths)
+    sums = sum(model(inputs, targets) * targets.numel() for inputs, targets in batches) / sum(
+        lengths
+    )
     sums.backward()
     right = torch.cat([p.grad.flatten() for p in model.parameters()])
     of_means = gradient(model, batches, [1 / len(lengths)] * len(lengths))
-    return off(of_means, right), off(gradient(model, batches, [n / sum(lengths) for n in lengths]), right)
+    return off(of_means, right), off(
+        gradient(model, batches, [n / sum(lengths) for n in lengths]), right
+    )
 
 
 UNEVEN, EVEN = (3, 17, 40, 8), (16, 16, 16, 16)
@@ -70,7 +77,11 @@ def test_C219(figures):
     assert UNEVEN == tuple(figures[f"tokens_{n}"] for n in range(1, 5))
     means, weighted = weighting(UNEVEN)
     assert rounds_to(100 * means, figures["off_percent"]) and weighted < 1e-12
-    figures.settle(summed_over_tokens=weighted < 1e-12, means_of_even=weighting(EVEN)[0] < 1e-12, means=means < 1e-12)
+    figures.settle(
+        summed_over_tokens=weighted < 1e-12,
+        means_of_even=weighting(EVEN)[0] < 1e-12,
+        means=means < 1e-12,
+    )
 
 
 def test_C221(figures):
@@ -100,7 +111,10 @@ def same_gradient_as_one_batch(size: int, num_steps: int) -> bool:
     model = make_small_gpt(dtype=torch.float64)
     whole = gradient(model, [(inputs, targets)], [1])
     parts = list(zip(inputs.split(size), targets.split(size), strict=True))
-    return len(parts) == num_steps and off(gradient(model, parts, [1 / num_steps] * num_steps), whole) < 1e-12
+    return (
+        len(parts) == num_steps
+        and off(gradient(model, parts, [1 / num_steps] * num_steps), whole) < 1e-12
+    )
 
 
 def printed_loop(num_batches: int, N: int) -> tuple[int, bool]:
@@ -119,7 +133,8 @@ def printed_loop(num_batches: int, N: int) -> tuple[int, bool]:
 def test_C225(figures):
     steps, is_left = printed_loop(figures["batches"], figures["window"])
     assert steps == figures["steps"] and is_left and figures["batches"] == 10
-    assert -(-figures["batches"] // figures["window"]) == figures["steps"] + 1  # with the rest as a window
+    # the rest is a window too
+    assert -(-figures["batches"] // figures["window"]) == figures["steps"] + 1
     figures.settle(whole_windows=not printed_loop(8, 4)[1], a_rest=not is_left)
 
 
@@ -166,16 +181,26 @@ def moved(make_optimizer, factor: float) -> float:
     inputs, targets = next(text_batches(1))
     (model(inputs, targets) * factor).backward()
     make_optimizer(model.parameters()).step()
-    return sum((p.detach() - b).norm() ** 2 for p, b in zip(model.parameters(), before, strict=True)).sqrt().item()
+    return (
+        sum((p.detach() - b).norm() ** 2 for p, b in zip(model.parameters(), before, strict=True))
+        .sqrt()
+        .item()
+    )
 
 
 def test_C232(figures):
     x = torch.randn(8, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     changes = {}
-    for name, norm in (("batch", nn.BatchNorm1d(4)), ("layer", nn.LayerNorm(4)), ("group", nn.GroupNorm(2, 4))):
+    for name, norm in (
+        ("batch", nn.BatchNorm1d(4)),
+        ("layer", nn.LayerNorm(4)),
+        ("group", nn.GroupNorm(2, 4)),
+    ):
         norm = norm.double()
         changes[name] = not torch.allclose(norm(x), torch.cat([norm(part) for part in x.split(2)]))
-    figures.settle(batch_norm=changes["batch"], others_do_not=not (changes["layer"] or changes["group"]))
+    figures.settle(
+        batch_norm=changes["batch"], others_do_not=not (changes["layer"] or changes["group"])
+    )
 
 
 def test_C233(figures):
@@ -187,7 +212,10 @@ def test_C233(figures):
             optimizer.step()
             schedule.step()
         rates.append(schedule.get_last_lr()[0])
-    assert rates == pytest.approx([figures["right_rate"], figures["wrong_rate"]]) and figures["window"] == 4
+    assert (
+        rates == pytest.approx([figures["right_rate"], figures["wrong_rate"]])
+        and figures["window"] == 4
+    )
     figures.settle(matters=rates[0] != rates[1])
 
 

@@ -23,7 +23,9 @@ def percent_zero(x: np.ndarray) -> float:
 
 
 def test_C239(figures):
-    rowwise, tensorwise = (Float8LinearConfig.from_recipe_name(name) for name in ("rowwise", "tensorwise"))
+    rowwise, tensorwise = (
+        Float8LinearConfig.from_recipe_name(name) for name in ("rowwise", "tensorwise")
+    )
     assert rowwise.cast_config_grad_output.target_dtype == torch.float8_e4m3fn
     assert tensorwise.cast_config_grad_output.target_dtype == torch.float8_e5m2
     assert all(FP8_RECIPES[name].gradient_element == E4M3 for name in ("row", "block", "mxfp8"))
@@ -45,7 +47,10 @@ def test_C242(figures):
     Source: NVIDIA H100 Tensor Core GPU Architecture whitepaper v1.04, tables 2 and 3, H100 SXM5, dense.
     """
     assert rounds_to(2 * tensor_cores * multiply_adds * clock_hz / 1e12, figures["tflops"])
-    assert card.compute_capability >= MIN_CAPABILITY[E4M3] and card.peak_tflops[E4M3] == figures["tflops"]
+    assert (
+        card.compute_capability >= MIN_CAPABILITY[E4M3]
+        and card.peak_tflops[E4M3] == figures["tflops"]
+    )
     for dtype in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2):
         assert ml_dtypes.finfo(dtype).bits == figures["bits"]
     figures.settle(multiplies=figures["tflops"] > 1.9 * card.peak_tflops["bfloat16"])
@@ -67,7 +72,10 @@ def test_C244(figures):
 def test_C247(figures):
     scale = DelayedScale()
     assert (scale.margin, scale.history_len) == (figures["margin"], figures["history"])
-    assert (FP8_RECIPES["delayed"].element, FP8_RECIPES["delayed"].gradient_element) == (E4M3, "float8_e5m2")
+    assert (FP8_RECIPES["delayed"].element, FP8_RECIPES["delayed"].gradient_element) == (
+        E4M3,
+        "float8_e5m2",
+    )
     scale = scale.after(56.0)
     for _ in range(figures["history"] - 1):
         scale = scale.after(3.5)

@@ -109,28 +109,43 @@ def test_C255(figures):
 
 def test_C256(figures):
     printed = [float(number) for number in re.findall(r"([\d.]+) GiB", PRINTED_MESSAGE)]
-    assert [figures[name] for name in ("request", "total", "allocated", "free", "reserved")] == printed
+    assert [
+        figures[name] for name in ("request", "total", "allocated", "free", "reserved")
+    ] == printed
     assert figures["outside"] == round(figures["total"] - figures["reserved"] - figures["free"], 2)
-    assert figures["available"] == round(figures["reserved"] - figures["allocated"] + figures["free"], 2)
+    assert figures["available"] == round(
+        figures["reserved"] - figures["allocated"] + figures["free"], 2
+    )
     assert figures["available"] < figures["request"]
     figures.settle(fails=figures["request"] > figures["available"])
 
 
 LENGTHS = (531, 354, 604, 866, 249, 274, 748, 296)
 ONE_LLAMA = replace(
-    STEP, model=LLAMA_32_1B, micro_batch_size=1, seq_len=2048, precision=PURE_BF16, attention="flash"
+    STEP,
+    model=LLAMA_32_1B,
+    micro_batch_size=1,
+    seq_len=2048,
+    precision=PURE_BF16,
+    attention="flash",
 )
 
 
 @cache
 def ragged() -> MemoryTimeline:
-    return trace_script(ragged_build(replace(STEP, model=TINY_GPT2, micro_batch_size=1), LENGTHS), steps=8)
+    return trace_script(
+        ragged_build(replace(STEP, model=TINY_GPT2, micro_batch_size=1), LENGTHS), steps=8
+    )
 
 
 @cache
 def on_a_card(trace: str, expandable: bool = False) -> Replay:
     timelines = {"small": traced, "llama": lambda: traced(ONE_LLAMA), "ragged": ragged}
-    return replay_trace(timelines[trace](), AllocatorConfig(expandable_segments=expandable), compute_capability=(8, 0))
+    return replay_trace(
+        timelines[trace](),
+        AllocatorConfig(expandable_segments=expandable),
+        compute_capability=(8, 0),
+    )
 
 
 def cached_percent(trace: str, expandable: bool = False) -> float:
@@ -141,13 +156,19 @@ def cached_percent(trace: str, expandable: bool = False) -> float:
 def test_C259(figures):
     run = on_a_card("ragged")
     assert figures["needed_mib"] == in_mib(run.peak_allocated_bytes)
-    assert figures["allowance_mib"] == in_mib(run.peak_allocated_bytes * figures["printed_percent"] / 100)
+    assert figures["allowance_mib"] == in_mib(
+        run.peak_allocated_bytes * figures["printed_percent"] / 100
+    )
     assert figures["gap_mib"] == in_mib(run.peak_reserved_bytes - run.peak_allocated_bytes)
     run = on_a_card("llama")
-    assert figures["llama_percent"] == round(100 * run.peak_reserved_bytes / run.peak_allocated_bytes - 100)
+    assert figures["llama_percent"] == round(
+        100 * run.peak_reserved_bytes / run.peak_allocated_bytes - 100
+    )
     runs = {name: on_a_card(name) for name in ("llama", "ragged")}
     rule = 1 + figures["printed_percent"] / 100
-    figures.settle(**{name: r.peak_reserved_bytes <= rule * r.peak_allocated_bytes for name, r in runs.items()})
+    figures.settle(
+        **{name: r.peak_reserved_bytes <= rule * r.peak_allocated_bytes for name, r in runs.items()}
+    )
 
 
 def train(card: SimulatedCard, recomputes: bool):
@@ -182,13 +203,19 @@ def test_C263(figures):
     assert figures["metrics"] == len(metrics)
     assert figures["pools"] == len({row for row in rows if "pool" in row})
     assert not re.search("weight|gradient|optimizer|activation", "".join(rows), re.IGNORECASE)
-    figures.settle(by_category=bool(re.search("weight|gradient|optimizer|activation", "".join(rows), re.IGNORECASE)))
+    figures.settle(
+        by_category=bool(
+            re.search("weight|gradient|optimizer|activation", "".join(rows), re.IGNORECASE)
+        )
+    )
 
 
 def seen_by_python() -> dict[int, int]:
     """Bytes of every storage on the CPU that a walk through Python's objects finds."""
     tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
-    plain = [tensor for tensor in tensors if not torch._C._functorch.is_functorch_wrapped_tensor(tensor)]
+    plain = [
+        tensor for tensor in tensors if not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    ]
     storages = [tensor.untyped_storage() for tensor in plain if tensor.device.type == "cpu"]
     return {storage._cdata: storage.nbytes() for storage in storages}
 
@@ -252,7 +279,8 @@ def test_C268(figures):
     driver = Driver(10 * GIB)
     jobs = [CachingAllocator(driver=driver) for _ in range(figures["jobs"])]
     assert figures["percent"] == round(100 * figures["fraction"] * len(jobs))
-    assert figures["fraction"] * driver.capacity_bytes > 6 * GIB  # what each asks for is within its own limit
+    # what each asks for is within its own limit
+    assert figures["fraction"] * driver.capacity_bytes > 6 * GIB
     jobs[0].malloc(6 * GIB)
     with pytest.raises(OutOfMemory):
         jobs[1].malloc(6 * GIB)
@@ -269,18 +297,28 @@ def peak_over_forward(micro_batch_size: int, seq_len: int) -> float:
 def test_C270(figures):
     for name in ("low", "high"):
         tokens = figures[f"{name}_tokens"]
-        assert peak_over_forward(1, tokens) >= figures[f"printed_{name}"] > peak_over_forward(1, tokens + 1)
+        assert (
+            peak_over_forward(1, tokens)
+            >= figures[f"printed_{name}"]
+            > peak_over_forward(1, tokens + 1)
+        )
     assert figures["least"] == round(peak_over_forward(32, 1024), 1)
     assert figures["most"] == round(peak_over_forward(1, 128), 1)
     low, high = figures["printed_low"], figures["printed_high"]
     shapes = {"500 tokens": (1, 500), "few tokens": (1, 128), "many tokens": (32, 1024)}
-    figures.settle(**{name: low <= peak_over_forward(*shape) <= high for name, shape in shapes.items()})
+    figures.settle(
+        **{name: low <= peak_over_forward(*shape) <= high for name, shape in shapes.items()}
+    )
 
 
 @cache
 def first_step_that_fails(capacity_bytes: int) -> int:
     setup = replace(STEP, model=TINY_GPT2)
-    return next(n for n in (1, 2, 3) if replay_trace(traced(setup, n), capacity_bytes=capacity_bytes).failure)
+    return next(
+        n
+        for n in (1, 2, 3)
+        if replay_trace(traced(setup, n), capacity_bytes=capacity_bytes).failure
+    )
 
 
 def test_C272(figures):
@@ -308,7 +346,10 @@ def test_C273(figures):
         assert inspect.signature(zero_grad).parameters["set_to_none"].default is True
     assert gradient_bytes_after_zero_grad() == 0
     assert figures["kept"] == gradient_bytes_after_zero_grad(set_to_none=False)
-    figures.settle(once=gradient_bytes_after_zero_grad(set_to_none=False) > 0, now=gradient_bytes_after_zero_grad() > 0)
+    figures.settle(
+        once=gradient_bytes_after_zero_grad(set_to_none=False) > 0,
+        now=gradient_bytes_after_zero_grad() > 0,
+    )
 
 
 def test_C276(figures):
@@ -317,9 +358,14 @@ def test_C276(figures):
     assert figures["jump_gib"] == in_gib(forward.total_bytes - init.total_bytes)
     assert figures["activations_gib"] == in_gib(forward.activations)
     assert figures["casts_mib"] == in_mib(forward.temporary)
-    assert figures["passing_gib"] == in_gib(timeline.at("forward peak").total_bytes - forward.total_bytes)
+    assert figures["passing_gib"] == in_gib(
+        timeline.at("forward peak").total_bytes - forward.total_bytes
+    )
     plain = [traced().at(name, 1) for name in ("init", "forward")]
     jumps = {"fp32": plain, "autocast": [init, forward]}
-    figures.settle(**{
-        name: abs((b.total_bytes - a.total_bytes) / b.activations - 1) < 0.01 for name, (a, b) in jumps.items()
-    })
+    figures.settle(
+        **{
+            name: abs((b.total_bytes - a.total_bytes) / b.activations - 1) < 0.01
+            for name, (a, b) in jumps.items()
+        }
+    )

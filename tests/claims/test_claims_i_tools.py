@@ -54,7 +54,12 @@ def fits(allocator: CachingAllocator, num_bytes: int) -> bool:
 
 
 def split_bytes(allocator: CachingAllocator) -> int:
-    return sum(block.size for run in allocator.segments() for block in run if block.is_free and block.is_split)
+    return sum(
+        block.size
+        for run in allocator.segments()
+        for block in run
+        if block.is_free and block.is_split
+    )
 
 
 def test_C279(figures):
@@ -80,7 +85,9 @@ def test_C280(figures):
     assert figures["segment_mib"] * MIB == allocator.reserved_bytes
     assert figures["asked"] == torch.zeros(()).nbytes  # a loss
     assert figures["unused"] == allocator.reserved_bytes - allocator.allocated_bytes
-    figures.settle(reserved_holds_it=allocator.reserved_bytes > allocator.allocated_bytes >= figures["asked"])
+    figures.settle(
+        reserved_holds_it=allocator.reserved_bytes > allocator.allocated_bytes >= figures["asked"]
+    )
 
 
 def test_C281(figures):
@@ -104,7 +111,9 @@ def test_C282(figures):
     with pytest.raises(OutOfMemory):
         holes.malloc(request)
     assert figures["request_mib"] * 2 == figures["split_mib"]
-    figures.settle(holes=not fits(with_holes(), request), after_a_peak=not fits(after_a_peak(), request))
+    figures.settle(
+        holes=not fits(with_holes(), request), after_a_peak=not fits(after_a_peak(), request)
+    )
 
 
 def test_C283(figures):
@@ -132,7 +141,10 @@ def test_C285(figures):
 def test_C286(figures):
     assert figures["missing"] == figures["allocated"] - figures["active"] > 0
     sample = PRINTED_ROWS
-    assert (figures["allocated"], figures["active"]) == (sample["Allocated"][0], sample["Active"][0])
+    assert (figures["allocated"], figures["active"]) == (
+        sample["Allocated"][0],
+        sample["Active"][0],
+    )
     figures.settle(can_be=figures["active"] >= figures["allocated"])
 
 
@@ -148,7 +160,8 @@ def summary_rows(rows: dict) -> dict[str, tuple[int, ...]]:
     """What torch's own memory_summary prints in its columns for these (current, allocated, freed) in MiB."""
     counters = {
         f"{name.lower()}_bytes.all.{key}": value * MIB
-        for name, values in rows.items() for key, value in zip(("current", "allocated", "freed"), values, strict=True)
+        for name, values in rows.items()
+        for key, value in zip(("current", "allocated", "freed"), values, strict=True)
     }
     lines = summary(**counters).splitlines()
     cells = {line[1:23].strip(): re.findall(r"(\d+) M?i?B", line) for line in lines}
@@ -157,10 +170,15 @@ def summary_rows(rows: dict) -> dict[str, tuple[int, ...]]:
 
 def test_C287(figures):
     documented = torch.cuda.memory_stats.__doc__
-    assert "total increase in this metric" in documented and "total decrease in this metric" in documented
+    assert (
+        "total increase in this metric" in documented
+        and "total decrease in this metric" in documented
+    )
     assert summary_rows(PRINTED_ROWS) == PRINTED_ROWS
     for name, row in PRINTED_ROWS.items():
-        now, taken, freed = (figures[f"{name.lower()}_{column}"] for column in ("now", "taken", "freed"))
+        now, taken, freed = (
+            figures[f"{name.lower()}_{column}"] for column in ("now", "taken", "freed")
+        )
         assert (now, taken, freed) == row
         assert now == taken - freed
     figures.settle(**{name: row[0] == row[1] - row[2] for name, row in PRINTED_ROWS.items()})
@@ -172,10 +190,17 @@ def test_C288(figures):
         holes.malloc(figures["request_mib"] * MIB)
     assert figures["card_mib"] == in_mib(caught.value.capacity_bytes)
     assert figures["allocated_mib"] == in_mib(holes.allocated_bytes)
-    assert figures["sum_mib"] == figures["allocated_mib"] + figures["request_mib"] < figures["card_mib"]
+    assert (
+        figures["sum_mib"]
+        == figures["allocated_mib"] + figures["request_mib"]
+        < figures["card_mib"]
+    )
     assert figures["peak_mib"] == in_mib(holes.peak["allocated"])
     sums = figures["request_mib"] * MIB + holes.allocated_bytes
-    figures.settle(an_empty_card=fits(card_of(96), sums), among_holes=fits(with_holes(), figures["request_mib"] * MIB))
+    figures.settle(
+        an_empty_card=fits(card_of(96), sums),
+        among_holes=fits(with_holes(), figures["request_mib"] * MIB),
+    )
 
 
 def test_C289(figures):
@@ -214,7 +239,8 @@ def test_C293(figures):
     except OutOfMemory:
         armed = len(allocator.trace)  # a recorder that starts here sees what follows
     assert len(allocator.trace) == armed
-    assert figures["peak_mib"] == in_mib(allocator.peak["allocated"])  # the counters were there all the time
+    # the counters were there all the time
+    assert figures["peak_mib"] == in_mib(allocator.peak["allocated"])
     figures.settle(armed_before=armed > 0, armed_after=len(allocator.trace) - armed > 0)
 
 
@@ -227,13 +253,17 @@ def test_C295(figures):
         assert figures["segment_mib"] == in_mib(allocator.driver.used_bytes) - context_mib
     assert figures["asked"] == torch.zeros(()).nbytes
     assert figures["kind"] == CARDS["RTX 4090"].memory_kind
-    figures.settle(**{name: "HBM" in CARDS[name].memory_kind for name in ("A100 SXM 80 GB", "RTX 4090")})
+    figures.settle(
+        **{name: "HBM" in CARDS[name].memory_kind for name in ("A100 SXM 80 GB", "RTX 4090")}
+    )
 
 
 def profiled() -> profile:
     """Three relus, recorded with their memory."""
     x = torch.ones(64, 64)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
+    with profile(
+        activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True
+    ) as profiler:
         for _ in range(3):
             x.relu()
     return profiler
@@ -248,8 +278,13 @@ def test_C297(figures):
     averages = relu_averages()
     [row] = [row for row in averages if row.key == "aten::relu"]
     assert figures["calls"] == row.count
-    assert averages.table(sort_by="cuda_memory_usage") == averages.table(sort_by="device_memory_usage")
-    figures.settle(a_moment_for_each_call=len([row for row in averages if row.key == "aten::relu"]) == row.count)
+    assert averages.table(sort_by="cuda_memory_usage") == averages.table(
+        sort_by="device_memory_usage"
+    )
+    figures.settle(
+        a_moment_for_each_call=len([row for row in averages if row.key == "aten::relu"])
+        == row.count
+    )
 
 
 @cache
@@ -266,7 +301,9 @@ def exported() -> tuple[str, bool, bool]:
 @cache
 def growth(runs_backward: bool, adds) -> int:
     """By how many bytes a loop's floor rises per iteration."""
-    model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)
+    )
     floors, total = [], 0.0
     with SimulatedCard(256 * MIB) as card:
         for _ in range(5):
@@ -282,7 +319,9 @@ def growth(runs_backward: bool, adds) -> int:
 
 def kept_nodes(adds) -> int:
     """How many nodes of autograd's graphs a running total holds more after each iteration with a backward."""
-    model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)
+    )
     counts, total = [], 0.0
     for _ in range(4):
         loss = model(torch.randn(64, 512)).square().mean()
@@ -349,9 +388,14 @@ def test_C306(figures):
     peak = estimate_memory(STEP).at("backward peak", 2)
     assert figures["logits"] == round(peak.temporary / logits, 2)
     assert figures["logits_gib"] == in_gib(peak.temporary)
-    advice = {"recomputed": {"recomputation": "full"}, "accumulated": {"micro_batch_size": 2, "grad_accum_steps": 2}}
+    advice = {
+        "recomputed": {"recomputation": "full"},
+        "accumulated": {"micro_batch_size": 2, "grad_accum_steps": 2},
+    }
     lower = {name: bytes_at("backward peak", **change) for name, change in advice.items()}
-    figures.settle(**{name: num_bytes < bytes_at("backward peak") for name, num_bytes in lower.items()})
+    figures.settle(
+        **{name: num_bytes < bytes_at("backward peak") for name, num_bytes in lower.items()}
+    )
 
 
 def step_peak(**optimizer) -> float:

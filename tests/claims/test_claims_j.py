@@ -36,10 +36,14 @@ def at_rest(stage: int, ranks: int) -> float:
 def kept(stage: int, ranks: int) -> dict[str, float]:
     """Bytes a parameter of weights, gradients and states after PyTorch's own step, on one traced rank in fp32."""
     with one_rank_of(ranks):
-        layout = Layout(stage=stage, dp_size=ranks, gradient_as_bucket_view=stage == 0)  # no second copy to send from
+        # no second copy to send from
+        layout = Layout(stage=stage, dp_size=ranks, gradient_as_bucket_view=stage == 0)
         timeline = trace_script(sharded_build(SETUP, layout))
     parts = timeline.at("optimizer", step=2).parts
-    return {name: parts[name] / parameters_of(SETUP.model) for name in ("weights", "gradients", "optimizer_states")}
+    return {
+        name: parts[name] / parameters_of(SETUP.model)
+        for name in ("weights", "gradients", "optimizer_states")
+    }
 
 
 @cache
@@ -48,7 +52,8 @@ def two_ranks() -> dict:
     told = run_on_ranks("book.training_ranks", 2, list(steps(2)))
     whole = 4 * parameters_of(SETUP.model)
     return {
-        name: {kind: count / whole for kind, count in row["sent"].items()} | {"losses": row["losses"]}
+        name: {kind: count / whole for kind, count in row["sent"].items()}
+        | {"losses": row["losses"]}
         for name, row in told["ways"].items()
     }
 
@@ -56,7 +61,9 @@ def two_ranks() -> dict:
 def moved_by(way: str) -> float:
     """As the paper counts: an all-reduce moves its bytes twice."""
     sent = two_ranks()[way]
-    return sum((2 if kind == "allreduce" else 1) * size for kind, size in sent.items() if kind != "losses")
+    return sum(
+        (2 if kind == "allreduce" else 1) * size for kind, size in sent.items() if kind != "losses"
+    )
 
 
 def test_C316(figures):
@@ -75,7 +82,9 @@ def test_C316(figures):
 
 def test_C317(figures):
     few, many = (
-        estimate_sharded(replace(SETUP, model=replace(SETUP.model, num_layers=layers)), Layout(dp_size=512)).peak
+        estimate_sharded(
+            replace(SETUP, model=replace(SETUP.model, num_layers=layers)), Layout(dp_size=512)
+        ).peak
         for layers in (4, 8)
     )
     with one_rank_of(8):
@@ -95,15 +104,21 @@ def test_C320(figures):
     with one_rank_of(2), warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         FullyShardedDataParallel(
-            nn.Linear(2, 2), sharding_strategy=ShardingStrategy[figures["name"]], device_id=torch.device("cpu")
+            nn.Linear(2, 2),
+            sharding_strategy=ShardingStrategy[figures["name"]],
+            device_id=torch.device("cpu"),
         )
-    deprecated = any(figures["name"] in str(w.message) and "deprecated" in str(w.message) for w in told)
+    deprecated = any(
+        figures["name"] in str(w.message) and "deprecated" in str(w.message) for w in told
+    )
     figures.settle(once=True, now=not deprecated)
 
 
 @cache
 def peak_in_gb(ranks: int, recomputation: str) -> float:
     """GB on a rank of ZeRO-3, 7B in bf16 on fp32 weights, four sequences of 2,048 tokens."""
-    setup = TrainingSetup(model=LLAMA_2_7B, seq_len=2048, micro_batch_size=4, recomputation=recomputation)
+    setup = TrainingSetup(
+        model=LLAMA_2_7B, seq_len=2048, micro_batch_size=4, recomputation=recomputation
+    )
     layout = Layout(stage=3, dp_size=ranks, param_dtype="bfloat16", reduce_dtype="float32")
     return estimate_sharded(setup, layout).for_step(2).peak_bytes / 1e9

@@ -20,7 +20,10 @@ from stepscope.tracing.trace import trace_script
 
 TOKENS = 2048
 LLAMA = TrainingSetup(
-    model=LLAMA_2_7B, precision=PURE_BF16, seq_len=TOKENS, recomputation="full",
+    model=LLAMA_2_7B,
+    precision=PURE_BF16,
+    seq_len=TOKENS,
+    recomputation="full",
     optimizer=OptimizerConfig(implementation="fused"),
 )
 CARD, LINK_CARD = "RTX 4090", "A100 SXM 80 GB"
@@ -30,7 +33,11 @@ PUBLISHED = {"card_s": 1.27, "host_s": 1.52}
 
 def test_C334(figures):
     layout = Layout(
-        stage=3, dp_size=figures["ranks"], param_dtype="bfloat16", reduce_dtype="float32", offloads=True
+        stage=3,
+        dp_size=figures["ranks"],
+        param_dtype="bfloat16",
+        reduce_dtype="float32",
+        offloads=True,
     )
     setup = replace(LLAMA, precision=FP32)
     short = estimate_sharded(replace(setup, seq_len=figures["short"]), layout).for_step(2).peak
@@ -51,10 +58,14 @@ def test_C335(figures):
     on_card = {}
     for offloads in (False, True):
         with one_rank_of(2):
-            timeline = trace_script(sharded_build(setup, Layout(stage=3, dp_size=2, offloads=offloads)))
+            timeline = trace_script(
+                sharded_build(setup, Layout(stage=3, dp_size=2, offloads=offloads))
+            )
         on_card[offloads] = timeline.at("optimizer", step=2).parts
     assert on_card[False]["weights"] and on_card[False]["optimizer_states"]
-    figures.settle(parameters=not on_card[True]["weights"], states=not on_card[True]["optimizer_states"])
+    figures.settle(
+        parameters=not on_card[True]["weights"], states=not on_card[True]["optimizer_states"]
+    )
 
 
 def test_C336(figures):
@@ -63,7 +74,10 @@ def test_C336(figures):
         rates[generation] = transfers * 16 * 128 / 130 / 8
         assert CARDS[name].pcie_bytes_per_s == pytest.approx(rates[generation] * BILLION)
         assert rounds_to(rates[generation], figures[f"gen_{generation}"])
-    assert rounds_to(100 * figures["printed"] / rates[4], figures["percent"]) and figures["printed"] == 20
+    assert (
+        rounds_to(100 * figures["printed"] / rates[4], figures["percent"])
+        and figures["printed"] == 20
+    )
     figures.settle(gen_3=rates[3] >= figures["printed"], gen_4=rates[4] >= figures["printed"])
 
 

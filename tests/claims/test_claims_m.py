@@ -10,7 +10,9 @@ from torch import nn
 
 
 @cache
-def states_after_a_step(name: str, count: int = 2**16, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
+def states_after_a_step(
+    name: str, count: int = 2**16, dtype: torch.dtype = torch.float32
+) -> dict[str, torch.Tensor]:
     """torch's or bitsandbytes' own states of one tensor; the maps of codes, shared by all tensors, are left out."""
     library = torch.optim if name == "AdamW" else pytest.importorskip("bitsandbytes.optim")
     weight = nn.Parameter(torch.zeros(count, dtype=dtype))
@@ -20,7 +22,9 @@ def states_after_a_step(name: str, count: int = 2**16, dtype: torch.dtype = torc
         warnings.filterwarnings("ignore", "Paged optimizers are not supported on CPU")
         optimizer.step()
     kept = optimizer.state[weight].items()
-    return {key: t for key, t in kept if torch.is_tensor(t) and key not in ("step", "qmap1", "qmap2")}
+    return {
+        key: t for key, t in kept if torch.is_tensor(t) and key not in ("step", "qmap1", "qmap2")
+    }
 
 
 def bytes_each(name: str, count: int = 2**16, dtype: torch.dtype = torch.float32) -> float:

@@ -54,7 +54,9 @@ def bytes_a_score(saved: tuple[SavedStorage, ...], seq: int = 64) -> float:
 def saved_by_module(seq: int, need_weights: bool) -> int:
     attention = torch.nn.MultiheadAttention(A * D, A, batch_first=True)
     x = torch.randn(B, seq, A * D)
-    return saved_bytes(lambda: attention(x, x, x, need_weights=need_weights), attention.parameters())
+    return saved_bytes(
+        lambda: attention(x, x, x, need_weights=need_weights), attention.parameters()
+    )
 
 
 def core_bytes(setup: TrainingSetup) -> int:
@@ -68,7 +70,9 @@ def test_C372(figures):
     assert figures["tensors"] == len(saved)
     assert figures["row_bytes"] == log_sum_exp.num_bytes / (B * A * 64)
     longer = saved_by_sdpa(SDPBackend.FLASH_ATTENTION, torch.bfloat16, seq=128)
-    assert rounds_to(sum(s.num_bytes for s in longer) / sum(s.num_bytes for s in saved), figures["twice"])
+    assert rounds_to(
+        sum(s.num_bytes for s in longer) / sum(s.num_bytes for s in saved), figures["twice"]
+    )
     assert bytes_a_score(saved) == bytes_a_score(longer, 128) == 0
     figures.settle(a_real_kernel=bytes_a_score(longer, 128) == 0)
 

@@ -39,7 +39,10 @@ from stepscope.tracing.trace import trace_script
 
 SMALL = TrainingSetup(
     model=replace(gpt2_config("small", num_layers=4, num_heads=4, hidden_size=256), vocab_size=512),
-    seq_len=256, micro_batch_size=8, dropout=0.1, optimizer=OptimizerConfig(implementation="fused"),
+    seq_len=256,
+    micro_batch_size=8,
+    dropout=0.1,
+    optimizer=OptimizerConfig(implementation="fused"),
 )
 PAPER_VOLUMES = {0: 2, 2: 2, 3: 3}
 """Models sent a step and rank under plain data parallelism, ZeRO-2 and ZeRO-3: Rajbhandari et al. 2020, section 7."""
@@ -72,7 +75,9 @@ def less(after: int, before: int) -> float:
 @cache
 def flops(model: ModelConfig, **changes) -> int:
     """FLOPs of a forward and backward as torch counts them on its meta device, without dropout."""
-    setup = replace(SMALL, model=model, dropout=0.0, attention="stored", precision=PURE_BF16, **changes)
+    setup = replace(
+        SMALL, model=model, dropout=0.0, attention="stored", precision=PURE_BF16, **changes
+    )
     module = Transformer(setup, device="meta")
     tokens = torch.zeros(1, setup.seq_len, dtype=torch.long, device="meta")
     with FlopCounterMode(display=False) as counter:
@@ -83,7 +88,9 @@ def flops(model: ModelConfig, **changes) -> int:
 @cache
 def again_on(model: ModelConfig, seq_len: int = 1024) -> float:
     """What full recomputation adds to the FLOPs, in percent; on a small model torch counts as many."""
-    setup = replace(SMALL, dropout=0.0, recomputation="full", attention="stored", precision=PURE_BF16)
+    setup = replace(
+        SMALL, dropout=0.0, recomputation="full", attention="stored", precision=PURE_BF16
+    )
     counted = flops(SMALL.model, recomputation="full") / flops(SMALL.model) - 1
     assert is_about(counted, step_flops(setup).overhead, 0.02)
     return 100 * step_flops(replace(setup, model=model, seq_len=seq_len)).overhead
@@ -118,7 +125,9 @@ PRODUCT_PAGES_GB = {"RTX 3090": 24, "RTX 4090": 24, "RTX 5090": 32}
 
 
 def test_C387(figures):
-    is_default = inspect.signature(torch.optim.Optimizer.zero_grad).parameters["set_to_none"].default
+    is_default = (
+        inspect.signature(torch.optim.Optimizer.zero_grad).parameters["set_to_none"].default
+    )
     assert is_default == figures["is_default"]
     figures.settle(once=True, beside_the_default=gradient_bytes_after_zero_grad() > 0)
 
@@ -129,30 +138,47 @@ def test_C388(figures):
     for stage in (0, 1, 3):
         with one_rank_of(figures["ranks"]):
             # DDP's buckets, which count as gradients, hold no second copy of them
-            layout = Layout(stage=stage, dp_size=figures["ranks"], gradient_as_bucket_view=stage < 2)
+            layout = Layout(
+                stage=stage, dp_size=figures["ranks"], gradient_as_bucket_view=stage < 2
+            )
             built = sharded_build(setup, layout)
             found[stage] = trace_script(built).at("optimizer", step=2).parts
     share = lambda stage, part: found[stage][part] / found[0][part]
-    assert figures["ranks"] == 4 and all(is_about(share(3, part), 1 / 4) for part in ("weights", "gradients"))
-    figures.settle(**{f"stage {stage}": is_about(share(stage, "optimizer_states"), 1 / 4) for stage in (1, 3)})
+    assert figures["ranks"] == 4 and all(
+        is_about(share(3, part), 1 / 4) for part in ("weights", "gradients")
+    )
+    figures.settle(
+        **{f"stage {stage}": is_about(share(stage, "optimizer_states"), 1 / 4) for stage in (1, 3)}
+    )
 
 
 def test_C398(figures):
     card, adapter = CARDS["RTX 4090"], AdapterConfig(rank=16)
     as_printed(figures, printed=33, tokens=2048, card_gb=card.label_gb)
     setup = Job(
-        model=LLAMA_2_7B, precision=PURE_BF16, seq_len=2048, adapter=adapter, optimizer=SMALL.optimizer
+        model=LLAMA_2_7B,
+        precision=PURE_BF16,
+        seq_len=2048,
+        adapter=adapter,
+        optimizer=SMALL.optimizer,
     )
-    assert rounds_to(again_on(LLAMA_2_7B, 2048), figures["seven"]) and rounds_to(again_on(GPT2_LARGE), figures["large"])
+    assert rounds_to(again_on(LLAMA_2_7B, 2048), figures["seven"]) and rounds_to(
+        again_on(GPT2_LARGE), figures["large"]
+    )
     plans = [plan_of(replace(setup, recomputation=way), card) for way in ("none", "full")]
-    assert all(rounds_to(plan.peak_bytes / GIB, figures[name]) for plan, name in zip(plans, ("kept", "again")))
+    assert all(
+        rounds_to(plan.peak_bytes / GIB, figures[name])
+        for plan, name in zip(plans, ("kept", "again"))
+    )
     needed = {"seven": plans[1].fits and not plans[0].fits, "small": not plan_of(SMALL, card).fits}
     figures.settle(**needed, cost=is_about(figures["seven"], 33) and is_about(figures["large"], 33))
 
 
 def test_C399(figures):
     """By torch's profiler, on the CPU."""
-    one, two, four = (measured_peak(replace(MEASURED, grad_accum_steps=n)).total_bytes for n in (1, 2, 4))
+    one, two, four = (
+        measured_peak(replace(MEASURED, grad_accum_steps=n)).total_bytes for n in (1, 2, 4)
+    )
     assert rounds_to((two - one) / weights_of(MEASURED), figures["gradients"])
     figures.settle(from_two_on=is_about(four, two, 0.001), beside_one=is_about(four, one, 0.001))
 
@@ -160,10 +186,15 @@ def test_C399(figures):
 def test_C403(figures):
     as_printed(figures, tokens=512)
     plans = [
-        plan_of(TrainingSetup(model=LLAMA_2_7B, precision=precision, seq_len=512), CARDS["RTX 4090"])
+        plan_of(
+            TrainingSetup(model=LLAMA_2_7B, precision=precision, seq_len=512), CARDS["RTX 4090"]
+        )
         for precision in (FP32, AUTOCAST_BF16)
     ]
-    assert rounds_to(plans[0].peak_bytes / GIB, figures["gib"]) and CARDS["RTX 4090"].label_gb == figures["card_gb"]
+    assert (
+        rounds_to(plans[0].peak_bytes / GIB, figures["gib"])
+        and CARDS["RTX 4090"].label_gb == figures["card_gb"]
+    )
     assert rounds_to(parameter_bytes(torch.float32, False) * SEVEN, figures["states_gb"])
     figures.settle(fp32=not plans[0].fits, autocast=not plans[1].fits)
 
@@ -175,10 +206,15 @@ def test_C405(figures):
     # so twice the tokens are 4 times the bytes
     assert scores == bytes_a_score(saved_by_sdpa(SDPBackend.MATH, torch.float32, seq=128), 128) > 0
     flash, stored = (
-        kept(attention=way, micro_batch_size=2, seq_len=1024) / kept(attention=way, micro_batch_size=2, seq_len=512)
+        kept(attention=way, micro_batch_size=2, seq_len=1024)
+        / kept(attention=way, micro_batch_size=2, seq_len=512)
         for way in ("flash", "stored")
     )
-    assert rounds_to(flash, figures["flash"]) and rounds_to(stored, figures["stored"]) and figures["scores"] == 2**2
+    assert (
+        rounds_to(flash, figures["flash"])
+        and rounds_to(stored, figures["stored"])
+        and figures["scores"] == 2**2
+    )
     figures.settle(scores=scores > 0, flash=is_about(flash, 4), stored=is_about(stored, 4))
 
 
@@ -204,23 +240,34 @@ def test_C407(figures):
             assert allocator.allocated_bytes == before
         allocator.malloc(figures["mib"] * MIB)
     asked = [allocator.counts["num_device_alloc"] for allocator in (plain, emptied)]
-    assert asked == [figures["kept"], figures["emptied"]] and plain.reserved_bytes == emptied.reserved_bytes
+    assert (
+        asked == [figures["kept"], figures["emptied"]]
+        and plain.reserved_bytes == emptied.reserved_bytes
+    )
     assert figures["mib"] == 64
-    figures.settle(saves=plain.reserved_bytes > emptied.reserved_bytes, costs_nothing=asked[0] == asked[1])
+    figures.settle(
+        saves=plain.reserved_bytes > emptied.reserved_bytes, costs_nothing=asked[0] == asked[1]
+    )
 
 
 def test_C408(figures):
     as_printed(figures, low=60, high=70, slower=30, sequences=8)
-    large = TrainingSetup(model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, attention="flash", dropout=0.1)
+    large = TrainingSetup(
+        model=GPT2_LARGE, precision=PURE_BF16, micro_batch_size=8, attention="flash", dropout=0.1
+    )
     ways = [replace(large, recomputation=way) for way in ("none", "full")]
     wide, again = (estimate_memory(way).for_step(2).peak_bytes for way in ways)
     found = {
-        "large": less(again, wide), "small": less(peak_of(recomputation="full"), peak_of()),
+        "large": less(again, wide),
+        "small": less(peak_of(recomputation="full"), peak_of()),
         "activations": less(kept(recomputation="full"), kept()),
     }
     assert all(rounds_to(found[name], figures[name]) for name in found)
     assert rounds_to(again_on(GPT2_LARGE), figures["flops"])
-    figures.settle(slower=is_about(figures["flops"], 30), **{name: 59.5 < cut <= 70 for name, cut in found.items()})
+    figures.settle(
+        slower=is_about(figures["flops"], 30),
+        **{name: 59.5 < cut <= 70 for name, cut in found.items()},
+    )
 
 
 def test_C411(figures):
@@ -228,7 +275,10 @@ def test_C411(figures):
     on_host = parameter_bytes(torch.bfloat16, True) - 2 * torch.bfloat16.itemsize
     assert rounds_to(SEVEN * on_host, figures["host_gb"])
     setup = Job(
-        model=LLAMA_2_7B, precision=PURE_BF16, seq_len=2048, recomputation="full",
+        model=LLAMA_2_7B,
+        precision=PURE_BF16,
+        seq_len=2048,
+        recomputation="full",
         place="on the host, gradients too",
     )
     left = estimate_memory(setup).for_step(2).peak_bytes

@@ -19,7 +19,9 @@ def test_C424(figures):
     flash = re.search(r"FlashAttention-2.*?arxiv.org/abs/([\d.]+)", attention, re.DOTALL)[1]
     in_words = r"QLoRA.*?original paper \(see https://huggingface.co/papers/([\d.]+)"
     four_bits = re.search(in_words, inspect.getsource(grpo), re.DOTALL)[1]
-    sources = [(ROOT / "chapters" / f"{name}.ipynb").read_text(encoding="utf-8") for name in CHAPTERS]
+    sources = [
+        (ROOT / "chapters" / f"{name}.ipynb").read_text(encoding="utf-8") for name in CHAPTERS
+    ]
     assert f"[Mixed Precision Training](https://arxiv.org/abs/{figures['mixed']})" in sources[0]
     assert f"Sublinear Memory Cost](https://arxiv.org/abs/{figures['chen']})" in sources[1]
     cited = {"zero": zero, "flash": flash, "qlora": four_bits}

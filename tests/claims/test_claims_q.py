@@ -40,8 +40,15 @@ def qwen3_30b(num_layers: int) -> nn.Module:
     """transformers' model of Qwen3-30B-A3B with fewer layers, without memory."""
     transformers = pytest.importorskip("transformers")
     config = transformers.Qwen3MoeConfig(
-        vocab_size=151_936, hidden_size=2048, num_hidden_layers=num_layers, num_attention_heads=32, head_dim=128,
-        num_key_value_heads=4, num_experts=EXPERTS, num_experts_per_tok=PER_TOKEN, moe_intermediate_size=768,
+        vocab_size=151_936,
+        hidden_size=2048,
+        num_hidden_layers=num_layers,
+        num_attention_heads=32,
+        head_dim=128,
+        num_key_value_heads=4,
+        num_experts=EXPERTS,
+        num_experts_per_tok=PER_TOKEN,
+        moe_intermediate_size=768,
         tie_word_embeddings=False,
     )
     with torch.device("meta"):
@@ -55,13 +62,22 @@ def counted() -> dict[str, int]:
     layer = qwen3_30b(1).model.layers[0]
     linear = sum(m.weight.numel() for m in layer.modules() if type(m) is nn.Linear)
     experts = sum(p.numel() for p in layer.parameters() if p.dim() == 3)
-    return {"all": one + (LAYERS - 1) * (two - one), "experts": LAYERS * experts, "linear": LAYERS * linear}
+    return {
+        "all": one + (LAYERS - 1) * (two - one),
+        "experts": LAYERS * experts,
+        "linear": LAYERS * linear,
+    }
 
 
 def trainer_peak(answers: int, tokens: int) -> int:
     setup = Job(
-        model=LLAMA_3_8B, precision=PURE_BF16, seq_len=tokens, micro_batch_size=answers, recomputation="full",
-        adapter=AdapterConfig(rank=32), upcasts_logits=True,
+        model=LLAMA_3_8B,
+        precision=PURE_BF16,
+        seq_len=tokens,
+        micro_batch_size=answers,
+        recomputation="full",
+        adapter=AdapterConfig(rank=32),
+        upcasts_logits=True,
     )
     return estimate_memory(setup).peak_bytes
 
@@ -69,26 +85,38 @@ def trainer_peak(answers: int, tokens: int) -> int:
 def test_C425(figures):
     answers, tokens = figures["answers"], figures["tokens"]
     logits = answers * tokens * LLAMA_3_8B.vocab_size * torch.float32.itemsize / GIB
-    cache_of_one, cache_of_all = (kv_cache_bytes(LLAMA_3_8B, batch_size=n, seq_len=tokens) / GIB for n in (1, answers))
+    cache_of_one, cache_of_all = (
+        kv_cache_bytes(LLAMA_3_8B, batch_size=n, seq_len=tokens) / GIB for n in (1, answers)
+    )
     engine = 16  # GB: a copy of the weights in 16 bits
     assert (answers, tokens) == (8, 20 * 1024) and rounds_to(logits, figures["logits"])
     assert rounds_to(cache_of_one, figures["cache"])
-    assert round(figures["training_gb"] + figures["logits"] + engine + figures["cache"], 1) == figures["total_gb"]
+    assert (
+        round(figures["training_gb"] + figures["logits"] + engine + figures["cache"], 1)
+        == figures["total_gb"]
+    )
     assert round(42 + figures["logits"] / answers + figures["cache"], 1) == figures["short_gb"]
     assert rounds_to(trainer_peak(answers, tokens) / GIB, figures["together_gib"])
     assert rounds_to(trainer_peak(1, tokens) / GIB, figures["alone_gib"])
     figures.settle(
-        logits_of_all=rounds_to(logits, figures["logits"]), cache_of_all=rounds_to(cache_of_all, figures["cache"])
+        logits_of_all=rounds_to(logits, figures["logits"]),
+        cache_of_all=rounds_to(cache_of_all, figures["cache"]),
     )
 
 
 def test_C426(figures):
     used = counted()["all"] - counted()["experts"] * (EXPERTS - PER_TOKEN) // EXPERTS
     both = {"all_gb": counted()["all"], "used_gb": used}
-    assert rounds_to(used / BILLION, figures["used"]) and rounds_to(counted()["all"] / BILLION, figures["total"])
-    assert all(rounds_to(figures["each"] * count / BILLION, figures[name]) for name, count in both.items())
+    assert rounds_to(used / BILLION, figures["used"]) and rounds_to(
+        counted()["all"] / BILLION, figures["total"]
+    )
+    assert all(
+        rounds_to(figures["each"] * count / BILLION, figures[name]) for name, count in both.items()
+    )
     assert figures["each"] == 16
-    figures.settle(flops=6 * used < 6 * 4 * BILLION, memory=figures["all_gb"] < 2 * figures["used_gb"])
+    figures.settle(
+        flops=6 * used < 6 * 4 * BILLION, memory=figures["all_gb"] < 2 * figures["used_gb"]
+    )
 
 
 def test_C427(figures):
@@ -98,7 +126,9 @@ def test_C427(figures):
     model = bitsandbytes.replace_with_bnb_linear(qwen3_30b(1), ["lm_head"], config)
     linear = [m for m in model.modules() if type(m).__name__ == "Linear4bit"]
     assert LAYERS * sum(m.in_features * m.out_features for m in linear) == counted()["linear"]
-    assert {p.dim() for name, p in model.named_parameters() if ".experts." in name} == {figures["axes"]}
+    assert {p.dim() for name, p in model.named_parameters() if ".experts." in name} == {
+        figures["axes"]
+    }
     whole, in_linear, in_experts = (counted()[name] for name in ("all", "linear", "experts"))
     as_loaded = 2 * (whole - in_linear) + NF4 * in_linear
     small = 2 * (whole - in_linear - in_experts) + NF4 * (in_linear + in_experts)
@@ -111,9 +141,14 @@ def test_C427(figures):
 def trained_by_peft(rank: int) -> dict[str, int]:
     peft = pytest.importorskip("peft")
     with torch.device("meta"):
-        model = peft.get_peft_model(qwen3_30b(1), peft.LoraConfig(r=rank, target_modules="all-linear"))
+        model = peft.get_peft_model(
+            qwen3_30b(1), peft.LoraConfig(r=rank, target_modules="all-linear")
+        )
     trained = {name: p.numel() for name, p in model.named_parameters() if p.requires_grad}
-    return {part: LAYERS * sum(n for name, n in trained.items() if part in name) for part in ("attn", "experts")}
+    return {
+        part: LAYERS * sum(n for name, n in trained.items() if part in name)
+        for part in ("attn", "experts")
+    }
 
 
 def test_C428(figures):
@@ -131,8 +166,15 @@ def test_the_sum_of_experts_and_adapters_is_kept(implementation):
     """Chapter 12.1: with adapters on the experts autograd keeps as many bytes more as the experts have."""
     transformers, peft = pytest.importorskip("transformers"), pytest.importorskip("peft")
     config = transformers.Qwen3MoeConfig(
-        vocab_size=64, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
-        num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32,
+        vocab_size=64,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        num_experts=8,
+        num_experts_per_tok=2,
+        moe_intermediate_size=32,
     )
     kept, parameters = {}, {}
     for where in ((), ("experts.gate_up_proj", "experts.down_proj")):
@@ -178,12 +220,19 @@ def test_C430(figures):
     names = after("long-by-hand", "long-block", "long-predicted")
     tokens, sums = names["tokens"], {}
     for place in ("host", "card"):
-        states, inputs, in_mlp, in_attention, gathered = names["on_a_card"](names["qwen"], tokens, place)
+        states, inputs, in_mlp, in_attention, gathered = names["on_a_card"](
+            names["qwen"], tokens, place
+        )
         sums[place] = (states + inputs + max(in_mlp, in_attention) + gathered) / GIB
     room = CARDS["H100 SXM"].memory_bytes / GIB
     assert tokens == 2**20 and rounds_to(sums["host"], figures["host_gib"])
-    assert rounds_to(sums["card"] - sums["host"], figures["inputs_gib"]) and rounds_to(room, figures["card_gib"])
-    assert f'(qwen, 2**20, "host", "card", False, {figures["measured_gib"]})' in texts_of("12")["long-measured"]
+    assert rounds_to(sums["card"] - sums["host"], figures["inputs_gib"]) and rounds_to(
+        room, figures["card_gib"]
+    )
+    assert (
+        f'(qwen, 2**20, "host", "card", False, {figures["measured_gib"]})'
+        in texts_of("12")["long-measured"]
+    )
     figures.settle(**{place: total < room for place, total in sums.items()})
 
 
@@ -207,7 +256,10 @@ def test_C431(figures):
     names = after("long-by-hand", "long-block")
     held = parts_held(names["cards"])
     assert accelerate.TorchContextParallelConfig().cp_comm_strategy == figures["default"]
-    assert context_parallel._cp_options.rotate_method.name.replace("_", "").lower() == figures["default"]
+    assert (
+        context_parallel._cp_options.rotate_method.name.replace("_", "").lower()
+        == figures["default"]
+    )
     assert set(held) == {figures["default"], figures["ring"]}
     gathered = held[figures["default"]] * names["of_a_card"]
     assert rounds_to(gathered / BILLION, figures["gathered_gb"])

@@ -80,7 +80,11 @@ def test_one_share_more_would_be_too_small(card, budget):
 def test_everybody_has_a_place_and_what_the_largest_chapter_needs(card, students):
     room = plan_classroom(card, students)
     largest = max(room.budgets.values())
-    assert [way.name for way in room.ways] in (["MIG", "MPS", "fraction"], ["MPS", "fraction"], ["fraction"])
+    assert [way.name for way in room.ways] in (
+        ["MIG", "MPS", "fraction"],
+        ["MPS", "fraction"],
+        ["fraction"],
+    )
     for way in room.ways:
         fewest = min(way.per_card.values())
         assert (way.cards - 1) * fewest < students <= way.cards * fewest
@@ -94,9 +98,14 @@ def test_only_some_cards_have_mig_and_only_nvidia_s_have_mps():
 
 
 def test_a_small_class_gets_larger_instances():
-    names = [next(s for s in plan_classroom("H200", n).ways[0].settings if "-cgi" in s) for n in (2, 4, 5)]
+    names = [
+        next(s for s in plan_classroom("H200", n).ways[0].settings if "-cgi" in s)
+        for n in (2, 4, 5)
+    ]
     assert [name.partition("-cgi ")[2].split()[0] for name in names] == [
-        "3g.71gb,3g.71gb", ",".join(["1g.35gb"] * 4), ",".join(["1g.18gb"] * 7)
+        "3g.71gb,3g.71gb",
+        ",".join(["1g.35gb"] * 4),
+        ",".join(["1g.18gb"] * 7),
     ]
 
 
@@ -129,7 +138,11 @@ def test_the_command_prints_the_plan_and_its_json(capsys):
     arguments = ["--card", "A100 SXM 80 GB", "--students", "20"]
     assert main(arguments) == 0
     text = capsys.readouterr().out
-    assert text.index("MIG: 20 students on 3 cards") < text.index("MPS: 20") < text.index("fraction: 20")
+    assert (
+        text.index("MIG: 20 students on 3 cards")
+        < text.index("MPS: 20")
+        < text.index("fraction: 20")
+    )
     assert main([*arguments, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert [way["name"] for way in data["ways"]] == ["MIG", "MPS", "fraction"]

@@ -16,10 +16,19 @@ def test_the_guide_s_tables_are_today_s():
 def test_the_walk_runs_what_the_slides_show_and_what_comes_before_it():
     walked = guide.walked("workshop")
     talked = [cell for _, ids, _ in walked.values() for cell in ids]
-    shown = [cell.id for words in guide.SYLLABI["workshop"] for cell in cells_of(words) if cell.cell_type == "code"]
-    assert shown and [cell for cell in talked if cell in shown] == shown and "ex-1-b-check" in talked
+    shown = [
+        cell.id
+        for words in guide.SYLLABI["workshop"]
+        for cell in cells_of(words)
+        if cell.cell_type == "code"
+    ]
+    assert (
+        shown and [cell for cell in talked if cell in shown] == shown and "ex-1-b-check" in talked
+    )
     for chapter, (cells, ids, after) in walked.items():
-        code = [cell["id"] for cell in guide.notebook(chapter)["cells"] if cell["cell_type"] == "code"]
+        code = [
+            cell["id"] for cell in guide.notebook(chapter)["cells"] if cell["cell_type"] == "code"
+        ]
         assert [cell["id"] for cell in cells] == code[: code.index(ids[-1]) + 1] and after
 
 
@@ -27,7 +36,9 @@ def test_the_list_of_wrong_answers_is_today_s():
     assert guide.ANSWERS.read_text(encoding="utf-8") == guide.wrong_answers(), "run: make guide"
 
 
-@pytest.mark.parametrize("name, least, most", [("workshop", 55, 90 * 3 // 4), ("halfday", 180, 240)])
+@pytest.mark.parametrize(
+    "name, least, most", [("workshop", 55, 90 * 3 // 4), ("halfday", 180, 240)]
+)
 def test_a_syllabus_leaves_time_for_questions(name, least, most):
     """A quarter of the workshop's 90 minutes is theirs."""
     assert least <= guide.total(name) <= most

@@ -2,7 +2,15 @@
 
 import nbformat
 import pytest
-from handing_in import SCRIPT, auto_scores, exchange, feedback, hand_in, hand_in_by_exchange, solutions
+from handing_in import (
+    SCRIPT,
+    auto_scores,
+    exchange,
+    feedback,
+    hand_in,
+    hand_in_by_exchange,
+    solutions,
+)
 
 from course.labs import NAMES, load_lab
 from course.labs.__main__ import make_labs, nbgrader
@@ -75,9 +83,17 @@ def course(tmp_path_factory):
     for lab in NAMES:
         hand_in(folder, lab, "right", solutions(lab))
         hand_in(folder, lab, "blank", {})
-    hand_in(folder, "lab1", "wrong", WRONG, f"from IPython.display import HTML, display\ndisplay(HTML({SCRIPT!r}))")
+    hand_in(
+        folder,
+        "lab1",
+        "wrong",
+        WRONG,
+        f"from IPython.display import HTML, display\ndisplay(HTML({SCRIPT!r}))",
+    )
     hand_in(folder, "lab1", "neighbour", solutions("lab1"), copied_from="right")
-    hand_in(folder, "lab1", "kernel-breaker", dict.fromkeys(solutions("lab1"), ""), BREAKS_THE_KERNEL)
+    hand_in(
+        folder, "lab1", "kernel-breaker", dict.fromkeys(solutions("lab1"), ""), BREAKS_THE_KERNEL
+    )
     hand_in(folder, "lab1", "hard-coder", GAMES)
     hand_in(folder, "lab2", "careless", solutions("lab2"))
     hand_in(folder, "lab7", "sloppy", SLOPPY)
@@ -99,7 +115,8 @@ def points(course, student: str, lab: str = "lab1") -> list[float]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_release_holds_no_solution_and_no_hidden_test(course, name):
-    lab, text = load_lab(name), (course / f"release/{name}/{name}.ipynb").read_text(encoding="utf-8")
+    lab = load_lab(name)
+    text = (course / f"release/{name}/{name}.ipynb").read_text(encoding="utf-8")
     cells = [cell.source for cell in nbformat.reads(text, as_version=4).cells]
     assert not [word for word in ("SOLUTION", "HIDDEN", "RuntimeError") if word in text]
     assert not [task.answer for task in lab.tasks if any(task.solution in cell for cell in cells)]
@@ -123,13 +140,17 @@ def test_a_sloppy_student_gets_half_of_what_is_half_right(course):
     assert points(course, "sloppy", "lab7") == [1, 1.5, 0, 0, 1.5]
     page = feedback(course, "sloppy", "lab7")
     assert "of what the context leaves, not of the card" in page and "moved returned None" in page
-    assert f"(cell {page.partition('Cell In[')[2].partition(']')[0]}, line 1)" in page, "as IPython counts"
+    assert f"(cell {page.partition('Cell In[')[2].partition(']')[0]}, line 1)" in page, (
+        "as IPython counts"
+    )
 
 
 def test_a_student_s_scripts_are_shown_and_do_not_run(course):
     page = (course / "feedback/wrong/lab1/lab1.html").read_text(encoding="utf-8")
     assert SCRIPT not in page
-    assert page.count("&lt;script&gt;document.title") == 3, "in her code, in what it shows, in her words"
+    assert page.count("&lt;script&gt;document.title") == 3, (
+        "in her code, in what it shows, in her words"
+    )
 
 
 def test_who_deletes_and_copies_cells_gets_the_other_points(course):
@@ -146,7 +167,9 @@ def test_the_exchange_brings_feedback_to_whom_it_is_for(course):
 def test_a_neighbour_s_numbers_are_worth_nothing(course):
     """Both drew other numbers; what does not depend on them is the same for both."""
     right, neighbour = load_lab("lab1").numbers("right"), load_lab("lab1").numbers("neighbour")
-    assert right["parameters"] != neighbour["parameters"] and right["seq_len"] != neighbour["seq_len"]
+    assert (
+        right["parameters"] != neighbour["parameters"] and right["seq_len"] != neighbour["seq_len"]
+    )
     assert points(course, "neighbour")[::3] == [0, 0]
     assert "whose numbers count" in feedback(course, "neighbour", "lab1")
 

@@ -30,7 +30,9 @@ def folder(tmp_path_factory):
     return place / "source" / "lab2"
 
 
-def marked(folder, cells: dict[str, str], *, first: str = "", student: str = "eve") -> dict[str, Mark]:
+def marked(
+    folder, cells: dict[str, str], *, first: str = "", student: str = "eve"
+) -> dict[str, Mark]:
     """Marks by the answer's name, for lab 2."""
     listed = [IMPORTS, first]
     for task in LAB.tasks:
@@ -76,7 +78,9 @@ builtins.abs = builtins.float = builtins.all = lambda *_: 0
 """
 
 
-@pytest.mark.parametrize("first", [SPEAKS_FOR_ITSELF, LOOKS_AROUND, EQUALS_EVERYTHING, PATCHES, ENDS])
+@pytest.mark.parametrize(
+    "first", [SPEAKS_FOR_ITSELF, LOOKS_AROUND, EQUALS_EVERYTHING, PATCHES, ENDS]
+)
 def test_a_game_gets_nothing(folder, first):
     assert marks(folder, {}, first=first) == NOTHING
 
@@ -87,13 +91,21 @@ def test_right_answers_in_the_same_place_get_all(folder):
 
 def test_a_number_that_repeats_the_question_gets_nothing(folder):
     assert marks(folder, {"weight_bytes": "weight_bytes = mine['parameters']"})["weight_bytes"] == 0
-    assert marks(folder, {"weight_bytes": "weight_bytes = mine['parameters'] // 2"})["weight_bytes"] == 1
+    assert (
+        marks(folder, {"weight_bytes": "weight_bytes = mine['parameters'] // 2"})["weight_bytes"]
+        == 1
+    )
 
 
 def test_a_hub_s_account_draws_what_its_login_drew(folder):
     whole = {task.answer: task.points for task in LAB.tasks}
     assert marks(folder, solutions("lab2"), student="jupyter-Eve") == whole
-    assert LAB.numbers("eve") == LAB.numbers("jupyter-eve") == LAB.numbers(" Eve@example.org") != LAB.numbers("eva")
+    assert (
+        LAB.numbers("eve")
+        == LAB.numbers("jupyter-eve")
+        == LAB.numbers(" Eve@example.org")
+        != LAB.numbers("eva")
+    )
 
 
 def test_what_never_ends_is_ended(folder, monkeypatch):
@@ -108,7 +120,9 @@ def test_what_never_ends_is_ended(folder, monkeypatch):
         assert mark.points == 0 and "after 4 seconds of computing" in mark.text
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the family of a process is read from Linux's /proc")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="the family of a process is read from Linux's /proc"
+)
 @pytest.mark.parametrize("last", ["", "os._exit(0)"])
 def test_nothing_that_a_student_started_outlives_the_grading(folder, tmp_path, last, monkeypatch):
     """A process of a new session, and one whose parent has ended; neither sees the teacher's environment."""
@@ -122,13 +136,19 @@ subprocess.run("sleep 0.5; env > {tmp_path}/environment; ps -eo args > {tmp_path
     assert "TEACHERS_TOKEN" not in (tmp_path / "environment").read_text()
     started = {"sleep 601", "sleep 602", "sleep 603"}
     assert started <= set((tmp_path / "processes").read_text().splitlines()), "they ran"
-    alive = subprocess.run(["ps", "-eo", "stat,args"], capture_output=True, text=True, check=True).stdout.splitlines()
-    assert not [line for line in alive if line.split(maxsplit=1)[-1] in started and not line.startswith("Z")]
+    alive = subprocess.run(
+        ["ps", "-eo", "stat,args"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert not [
+        line for line in alive if line.split(maxsplit=1)[-1] in started and not line.startswith("Z")
+    ]
 
 
 def test_a_function_that_ends_its_process_costs_its_own_points(folder):
     cells = solutions("lab2") | {"upper_bits": "import os\ndef upper_bits(bits):\n    os._exit(0)"}
-    assert marks(folder, cells) == {task.answer: task.points for task in LAB.tasks} | {"upper_bits": 0}
+    assert marks(folder, cells) == {task.answer: task.points for task in LAB.tasks} | {
+        "upper_bits": 0
+    }
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS enforces no limit")
@@ -138,8 +158,14 @@ def test_who_fills_the_memory_is_told_and_the_rest_counts(folder):
         "upper_bits": "def upper_bits(bits):\n    return len(b'1' * 4 * 2**30)",
     }
     found = marked(folder, cells)
-    assert {answer: mark.points for answer, mark in found.items() if mark.points} == {"weight_bytes": 2, "total": 3}
-    assert "its cell raised MemoryError" in found["value"].text and "MemoryError" in found["upper_bits"].text
+    assert {answer: mark.points for answer, mark in found.items() if mark.points} == {
+        "weight_bytes": 2,
+        "total": 3,
+    }
+    assert (
+        "its cell raised MemoryError" in found["value"].text
+        and "MemoryError" in found["upper_bits"].text
+    )
 
 
 def test_an_answer_is_read_where_its_test_stands(folder):
@@ -150,14 +176,31 @@ def test_an_answer_is_read_where_its_test_stands(folder):
 
 @pytest.mark.parametrize(
     "value",
-    [None, ..., True, 3, 10**40, 2.5, "a", [1, (2.0, "b")], {"a": [1]}, torch.tensor([1.5, -2]).bfloat16(),
-     torch.zeros(0, 3), torch.tensor(7), np.arange(6.0).reshape(2, 3)],
+    [
+        None,
+        ...,
+        True,
+        3,
+        10**40,
+        2.5,
+        "a",
+        [1, (2.0, "b")],
+        {"a": [1]},
+        torch.tensor([1.5, -2]).bfloat16(),
+        torch.zeros(0, 3),
+        torch.tensor(7),
+        np.arange(6.0).reshape(2, 3),
+    ],
     ids=repr,
 )
 def test_a_value_passes_as_it_is(value):
     passed = from_line(to_line(value))
     if isinstance(value, torch.Tensor):
-        assert passed.dtype == value.dtype and passed.shape == value.shape and torch.equal(passed, value)
+        assert (
+            passed.dtype == value.dtype
+            and passed.shape == value.shape
+            and torch.equal(passed, value)
+        )
     else:
         assert type(passed) is type(value) and np.all(passed == value)
 
@@ -171,7 +214,8 @@ def test_cutting_sixteen_bits_is_torch_s_bfloat16():
 
 
 @pytest.mark.parametrize(
-    "name, num_students", [("lab1", 2), ("lab2", 12), ("lab3", 8), ("lab4", 12), ("lab5", 3), ("lab6", 8), ("lab7", 8)]
+    "name, num_students",
+    [("lab1", 2), ("lab2", 12), ("lab3", 8), ("lab4", 12), ("lab5", 3), ("lab6", 8), ("lab7", 8)],
 )
 def test_whatever_numbers_are_drawn_the_solutions_are_right(name, num_students):
     """Also for the checks that a student sees."""
@@ -202,10 +246,17 @@ def drawn(lab, task) -> list[dict]:
     """What a task's exercise asks for, in every way that it is drawn."""
     looked = Looked(lab.numbers("eve"))
     task.exercise(looked)
-    return [looked | dict(zip(looked.asked, each)) for each in itertools.product(*map(lab.choices.get, looked.asked))]
+    return [
+        looked | dict(zip(looked.asked, each))
+        for each in itertools.product(*map(lab.choices.get, looked.asked))
+    ]
 
 
-TASKS = [pytest.param(load_lab(name), task, id=task.grade_id) for name in NAMES for task in load_lab(name).tasks]
+TASKS = [
+    pytest.param(load_lab(name), task, id=task.grade_id)
+    for name in NAMES
+    for task in load_lab(name).tasks
+]
 JUDGED = [each for each in TASKS if each.values[1].exercise_id in WORTHLESS]
 
 
@@ -217,7 +268,9 @@ def test_whatever_numbers_are_drawn_each_mistake_has_one_answer_of_its_own(lab, 
         for answer in (exercise.right, *exercise.accepted):
             assert exercise.check(answer).status == "right", (mine, answer)
         told = [(words, exercise.check(answer)) for answer, words in exercise.mistakes]
-        assert [(words, "not yet") for words, _ in told] == [(said.text, said.status) for _, said in told], mine
+        assert [(words, "not yet") for words, _ in told] == [
+            (said.text, said.status) for _, said in told
+        ], mine
 
 
 def led_to(lab, task, mine: dict, old: str = "", new: str = "") -> object:

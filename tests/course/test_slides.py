@@ -15,7 +15,9 @@ def soup():
 
 def test_each_part_of_the_syllabus_begins_to_the_right(soup):
     """Oracle: the table of the guide."""
-    stacks = [stack for stack in soup.select(".reveal .slides > section") if stack.get_text(strip=True)]
+    stacks = [
+        stack for stack in soup.select(".reveal .slides > section") if stack.get_text(strip=True)
+    ]
     heads = [stack.get_text(" ", strip=True)[:80] for stack in stacks]
     assert len(heads) == len(SYLLABI["workshop"])
     for head, words in zip(heads, SYLLABI["workshop"], strict=True):

@@ -73,7 +73,8 @@ def test_nobody_loses_anything_while_two_break_things(figures):
     assert figures["lost"] == []
     assert figures["failed_cells"] == []
     assert figures["breakers"] == {
-        "student01": ("kills the kernel", "fills a played card"), "student02": ("fills the memory",)
+        "student01": ("kills the kernel", "fills a played card"),
+        "student02": ("fills the memory",),
     }
     assert figures["moves"] == 6
 
@@ -108,7 +109,9 @@ assert resource.getrlimit(resource.RLIMIT_NPROC)[0] <= 4096
 
 def test_an_assertion_in_a_kernel_is_heard_and_the_walk_tells_of_it(ann):
     assert ann.run("assert False")[0] == "AssertionError"
-    told = walk.run_cells(ann, [{"source": ["import time\n", "time.sleep(0.2)"]}, {"source": ["assert False"]}])
+    told = walk.run_cells(
+        ann, [{"source": ["import time\n", "time.sleep(0.2)"]}, {"source": ["assert False"]}]
+    )
     assert [error for _, error in told] == ["", "AssertionError"] and told[0][0] >= 0.2
 
 
@@ -117,16 +120,24 @@ def test_jupyterlab_asks_for_no_news(ann):
     told = json.loads(ann.ask(f"../lab/api/settings/{plugin}").json()["raw"] or "{}")
     defaults = ann.ask(f"../lab/api/settings/{plugin}").json()["schema"]["properties"]
     assert told == {}
-    assert (defaults["fetchNews"]["default"], defaults["checkForUpdates"]["default"]) == ("false", False)
+    assert (defaults["fetchNews"]["default"], defaults["checkForUpdates"]["default"]) == (
+        "false",
+        False,
+    )
 
 
 def test_jupyterlab_shows_none_of_nbgrader_s_buttons(ann):
-    page = re.search(r'"jupyter-config-data"[^>]*>(.*?)</script>', ann.ask("../lab").text, re.DOTALL)[1]
+    page = re.search(
+        r'"jupyter-config-data"[^>]*>(.*?)</script>', ann.ask("../lab").text, re.DOTALL
+    )[1]
     assert "@jupyter/nbgrader" in json.loads(page)["disabledExtensions"]
 
 
 def test_the_login_page_says_which_names_it_takes(hub):
-    assert "letters from a to z, digits, - and _" in requests.get(f"{hub['url']}/hub/login", timeout=60).text
+    assert (
+        "letters from a to z, digits, - and _"
+        in requests.get(f"{hub['url']}/hub/login", timeout=60).text
+    )
 
 
 def test_the_book_is_there(hub, figures):
@@ -145,7 +156,9 @@ def test_what_a_student_wrote_stays(tmp_path, monkeypatch):
     config["PARTS"]["labs"] = tmp_path / "release"
     bring_the_book(student)
     assert (tmp_path / "ann/labs/lab1/lab1.ipynb").read_text() == "a lab"
-    written, lost = (tmp_path / "ann/chapters" / name for name in ("02_number_formats.ipynb", "claims.toml"))
+    written, lost = (
+        tmp_path / "ann/chapters" / name for name in ("02_number_formats.ipynb", "claims.toml")
+    )
     written.write_text("mine")
     lost.unlink()
     bring_the_book(student)
@@ -158,7 +171,11 @@ def test_the_readme_s_link_brings_a_repository(ann, hub, tmp_path):
     course.mkdir()
     (course / "lesson.txt").write_text("bytes")
     author = ["-c", "user.name=teacher", "-c", "user.email=teacher@example.org"]
-    for words in (["init", "-q", "-b", "2027-spring"], ["add", "."], [*author, "commit", "-qm", "lesson"]):
+    for words in (
+        ["init", "-q", "-b", "2027-spring"],
+        ["add", "."],
+        [*author, "commit", "-qm", "lesson"],
+    ):
         subprocess.run(["git", "-C", str(course), *words], check=True)
     [link] = re.findall(r"^https://HUB(/hub/user-redirect/git-pull.+)$", README, re.MULTILINE)
     link = link.replace(quote("https://example.org/course", safe=""), quote(str(course), safe=""))
@@ -176,7 +193,9 @@ def test_one_cannot_ask_another_s_server(ann, hub):
     assert requests.get(f"{hub['url']}/user/student00/api/contents/", timeout=30).status_code == 403
 
 
-@pytest.mark.parametrize(("name", "password"), [("eve", "wrong password"), ("../eve", PASSWORD), ("", PASSWORD)])
+@pytest.mark.parametrize(
+    ("name", "password"), [("eve", "wrong password"), ("../eve", PASSWORD), ("", PASSWORD)]
+)
 def test_a_wrong_password_or_name_is_refused(hub, name, password):
     eve = load.Student(name=name, hub=hub["url"], password=password)
     with pytest.raises(requests.HTTPError, match="403"):
@@ -209,13 +228,21 @@ def test_what_cannot_work_is_told_before_it_starts(hub, tmp_path, monkeypatch, n
 def test_a_broken_promise_is_told():
     calm = {"p50": 20.0, "p95": 30.0, "max": 50.0}
     good = {
-        "lost": [], "failed_cells": [], "moves": 9, "move_ms": calm, "moves_in_mishaps": 3, "move_ms_in_mishaps": calm,
+        "lost": [],
+        "failed_cells": [],
+        "moves": 9,
+        "move_ms": calm,
+        "moves_in_mishaps": 3,
+        "move_ms_in_mishaps": calm,
         "the memory explorer stands, no torch": {"bytes_each": {"p50": 2e8, "p95": 2e8}},
     }
     assert all(kept for kept, _ in load.verdicts(good))
     for changed in (
-        {"lost": ["student01: her kernel forgot"]}, {"failed_cells": ["setup"]}, {"moves": 0},
-        {"move_ms": calm | {"p95": 61.0}}, {"move_ms_in_mishaps": calm | {"p95": 61.0}},
+        {"lost": ["student01: her kernel forgot"]},
+        {"failed_cells": ["setup"]},
+        {"moves": 0},
+        {"move_ms": calm | {"p95": 61.0}},
+        {"move_ms_in_mishaps": calm | {"p95": 61.0}},
         {"the memory explorer stands, no torch": {"bytes_each": {"p50": 2e8, "p95": 2.11e8}}},
     ):
         assert [kept for kept, _ in load.verdicts(good | changed)].count(False) == 1

@@ -6,7 +6,14 @@ import sys
 
 import pytest
 
-from course.hub.limits import LONGEST_WAIT_SECONDS, Guesses, HomeIsFull, bytes_under, limit_process, refuse_full_home
+from course.hub.limits import (
+    LONGEST_WAIT_SECONDS,
+    Guesses,
+    HomeIsFull,
+    bytes_under,
+    limit_process,
+    refuse_full_home,
+)
 
 MIB = 2**20
 
@@ -39,7 +46,10 @@ try:
 except OSError as error:
     print(error.strerror, file.tell() // {MIB})
 """
-    assert run_limited(code, memory_bytes=100 * MIB, file_bytes=4 * MIB).stdout == "memory\nFile too large 4\n"
+    assert (
+        run_limited(code, memory_bytes=100 * MIB, file_bytes=4 * MIB).stdout
+        == "memory\nFile too large 4\n"
+    )
     assert run_limited(code).stdout == ""
 
 

@@ -28,7 +28,8 @@ def started(tmp_path):
         program = tmp_path / name
         program.write_text("import time; print(flush=True); time.sleep(100)")
         processes.append(subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE))
-        processes[-1].stdout.readline()  # it runs: for a moment after exec Linux shows no command line
+        # it runs: for a moment after exec Linux shows no command line
+        processes[-1].stdout.readline()
         (tmp_path / "proxy.pid").write_text(str(processes[-1].pid))
         return processes[-1]
 

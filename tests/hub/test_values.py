@@ -14,14 +14,27 @@ VALUES = yaml.safe_load((HUB / "values.yaml").read_text())
 
 OBJECT, LIST, TEXT, WHOLE, NUMBER, TRUTH = dict, list, str, int, (int, float), bool
 SCHEMA = {
-    "hub.config": OBJECT, "singleuser.image.name": TEXT, "singleuser.image.tag": TEXT,
-    "singleuser.cmd": (list, str, type(None)), "singleuser.defaultUrl": TEXT, "singleuser.startTimeout": WHOLE,
-    "singleuser.memory.limit": (int, float, str), "singleuser.memory.guarantee": (int, float, str),
-    "singleuser.cpu.limit": NUMBER, "singleuser.cpu.guarantee": NUMBER, "singleuser.extraEnv": OBJECT,
-    "singleuser.storage.capacity": TEXT, "singleuser.storage.extraVolumes": LIST,
-    "singleuser.storage.extraVolumeMounts": LIST, "singleuser.lifecycleHooks.postStart": OBJECT,
-    "singleuser.extraFiles": OBJECT, "singleuser.profileList": LIST, "cull.enabled": TRUTH, "cull.timeout": WHOLE,
-    "cull.every": WHOLE, "prePuller.continuous.enabled": TRUTH,
+    "hub.config": OBJECT,
+    "singleuser.image.name": TEXT,
+    "singleuser.image.tag": TEXT,
+    "singleuser.cmd": (list, str, type(None)),
+    "singleuser.defaultUrl": TEXT,
+    "singleuser.startTimeout": WHOLE,
+    "singleuser.memory.limit": (int, float, str),
+    "singleuser.memory.guarantee": (int, float, str),
+    "singleuser.cpu.limit": NUMBER,
+    "singleuser.cpu.guarantee": NUMBER,
+    "singleuser.extraEnv": OBJECT,
+    "singleuser.storage.capacity": TEXT,
+    "singleuser.storage.extraVolumes": LIST,
+    "singleuser.storage.extraVolumeMounts": LIST,
+    "singleuser.lifecycleHooks.postStart": OBJECT,
+    "singleuser.extraFiles": OBJECT,
+    "singleuser.profileList": LIST,
+    "cull.enabled": TRUTH,
+    "cull.timeout": WHOLE,
+    "cull.every": WHOLE,
+    "prePuller.continuous.enabled": TRUTH,
 }
 """Keys and types of jupyterhub/zero-to-jupyterhub-k8s, jupyterhub/values.schema.yaml at 02dd73d (Helm refuses others).
 
@@ -41,7 +54,9 @@ def flat(values: dict, path: str = "") -> dict:
 
 def refusals(values: dict) -> list[str]:
     """Paths that the chart does not know, or whose value is of another type."""
-    return [path for path, value in flat(values).items() if not isinstance(value, SCHEMA.get(path, ()))]
+    return [
+        path for path, value in flat(values).items() if not isinstance(value, SCHEMA.get(path, ()))
+    ]
 
 
 def test_the_chart_knows_every_key():
@@ -51,7 +66,11 @@ def test_the_chart_knows_every_key():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"singelusers": {}, "singleuser": {"memmory": {"limit": "3G"}}}, {"cull": {"timeout": "7200"}}, {"culling": 1}],
+    [
+        {"singelusers": {}, "singleuser": {"memmory": {"limit": "3G"}}},
+        {"cull": {"timeout": "7200"}},
+        {"culling": 1},
+    ],
 )
 def test_another_key_or_type_is_seen(wrong):
     assert refusals(wrong)
@@ -60,7 +79,10 @@ def test_another_key_or_type_is_seen(wrong):
 def test_a_file_for_the_servers_has_a_place_and_one_content():
     """The schema's inner keys: a path, and one of three contents; ``data`` is written as the path's ending says."""
     for entry in VALUES["singleuser"]["extraFiles"].values():
-        assert {key: type(value) for key, value in entry.items()} == {"mountPath": str, "data": dict}
+        assert {key: type(value) for key, value in entry.items()} == {
+            "mountPath": str,
+            "data": dict,
+        }
         assert re.fullmatch(r"/etc/jupyter/.+\.json", entry["mountPath"])
 
 
@@ -77,14 +99,19 @@ def test_what_a_student_s_server_is_told_is_the_same_on_both_hubs():
 
 def test_the_profiles_are_what_the_classroom_command_says():
     ways = {way.name: way for way in plan_classroom("A100 SXM 80 GB", 20).ways}
-    without, mig, mps, fraction = (p.get("kubespawner_override") for p in VALUES["singleuser"]["profileList"])
+    without, mig, mps, fraction = (
+        p.get("kubespawner_override") for p in VALUES["singleuser"]["profileList"]
+    )
     assert without is None
     [resource] = mig["extra_resource_limits"]
     assert resource.removeprefix("nvidia.com/mig-") in PROFILES["A100 SXM 80 GB"].split()
     assert f"Kubernetes: {resource}: 1" in ways["MIG"].settings
     assert mps["extra_resource_limits"] == {"nvidia.com/gpu": "1"}
     assert any("replicas: 20 " in line for line in ways["MPS"].settings)
-    assert f"MEMKIT_GPU_GIB={fraction['environment']['MEMKIT_GPU_GIB']} make hub" in ways["fraction"].settings
+    assert (
+        f"MEMKIT_GPU_GIB={fraction['environment']['MEMKIT_GPU_GIB']} make hub"
+        in ways["fraction"].settings
+    )
 
 
 def test_the_readme_s_versions_are_those_of_the_files():

@@ -13,7 +13,9 @@ class Missing:
     def find_spec(name: str, path=None, target=None):
         """Raises: ModuleNotFoundError: the package or a module of it was asked for."""
         if name.partition(".")[0] == "stepscope":
-            raise ModuleNotFoundError(f"No module named {name!r}: this is a Python without stepscope", name=name)
+            raise ModuleNotFoundError(
+                f"No module named {name!r}: this is a Python without stepscope", name=name
+            )
 
 
 if __name__ == "sitecustomize":  # and not where a file is looked through for doctests

@@ -14,7 +14,9 @@ def test_four_million_tokens_at_8192_a_pass():
     assert above.grad_accum_steps == 513
 
 
-sizes = st.fixed_dictionaries({name: st.integers(1, 64) for name in ("seq_len", "micro_batch_size", "dp_size")})
+sizes = st.fixed_dictionaries(
+    {name: st.integers(1, 64) for name in ("seq_len", "micro_batch_size", "dp_size")}
+)
 
 
 @given(st.integers(1, 10**6), sizes)
@@ -22,14 +24,19 @@ def test_nearest_plans_hold_the_tokens_between_them(tokens, sizes):
     *below, above = nearest_plans(tokens, **sizes)
     one_pass = sizes["seq_len"] * sizes["micro_batch_size"] * sizes["dp_size"]
     least = below[0].global_batch_tokens if below else 0
-    assert above.global_batch_tokens - least == one_pass and least <= tokens < above.global_batch_tokens
+    assert (
+        above.global_batch_tokens - least == one_pass
+        and least <= tokens < above.global_batch_tokens
+    )
 
 
 @pytest.mark.parametrize("bad", [0, -1, 1.5, True, "8"])
 def test_sizes_are_whole_numbers_above_zero(bad):
     for name in ("seq_len", "micro_batch_size", "dp_size"):
         with pytest.raises(ValueError, match=name):
-            nearest_plans(1024, **({"seq_len": 1, "micro_batch_size": 1, "dp_size": 1} | {name: bad}))
+            nearest_plans(
+                1024, **({"seq_len": 1, "micro_batch_size": 1, "dp_size": 1} | {name: bad})
+            )
 
 
 @given(st.integers(1, 10**4))

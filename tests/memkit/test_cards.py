@@ -64,17 +64,35 @@ PROPERTIES = [
 OTHER_LOGS = [
     ("T4", "14.76 GiB total capacity", "https://github.com/Morizeyao/GPT2-Chinese/issues/215"),
     ("RTX 5090", "a total capacity of 31.37 GiB", "https://github.com/Wan-Video/Wan2.1/issues/465"),
-    ("A100 PCIe 80 GB", "a total capacity of 79.15 GiB", "https://github.com/vllm-project/vllm/issues/4408"),
+    (
+        "A100 PCIe 80 GB",
+        "a total capacity of 79.15 GiB",
+        "https://github.com/vllm-project/vllm/issues/4408",
+    ),
 ]
 NEARBY_LOGS = [
-    ("V100 32 GB", "totalMemory: 31.72GiB", "https://github.com/tensorflow/tensorflow/issues/37162"),
+    (
+        "V100 32 GB",
+        "totalMemory: 31.72GiB",
+        "https://github.com/tensorflow/tensorflow/issues/37162",
+    ),
     ("H100 NVL", "a total capacity of 93.00 GiB", "https://github.com/ali-vilab/VACE/issues/56"),
     ("RTX 4090", "23.68 GiB total capacity", "https://github.com/zai-org/CogVideo/issues/36"),
-    ("RTX 4090", "a total capacity of 23.52 GiB", "https://github.com/Soul-AILab/SoulX-FlashTalk/issues/5"),
-    ("A100 SXM 40 GB", "40441 MBytes (42405855232 bytes)",
-     "https://upb-pc2.atlassian.net/wiki/spaces/PC2DOK/pages/1900609/NVIDIA+A100+40GB+with+NVLINK"),
-    ("RTX 5090", "32117 MBytes (33677180928 bytes)",
-     "https://github.com/aikitoria/open-gpu-kernel-modules/issues/1"),
+    (
+        "RTX 4090",
+        "a total capacity of 23.52 GiB",
+        "https://github.com/Soul-AILab/SoulX-FlashTalk/issues/5",
+    ),
+    (
+        "A100 SXM 40 GB",
+        "40441 MBytes (42405855232 bytes)",
+        "https://upb-pc2.atlassian.net/wiki/spaces/PC2DOK/pages/1900609/NVIDIA+A100+40GB+with+NVLINK",
+    ),
+    (
+        "RTX 5090",
+        "32117 MBytes (33677180928 bytes)",
+        "https://github.com/aikitoria/open-gpu-kernel-modules/issues/1",
+    ),
 ]
 
 
@@ -100,7 +118,9 @@ def test_every_unit_of_a_report_is_read():
     assert CARDS["A10"].memory_bytes == 2199 * GIB // 100
 
 
-@pytest.mark.parametrize("card", [card for card in NVIDIA if card.nvidia_smi_mib], ids=lambda card: card.name)
+@pytest.mark.parametrize(
+    "card", [card for card in NVIDIA if card.nvidia_smi_mib], ids=lambda card: card.name
+)
 def test_nvidia_smi_shows_more_than_a_process_gets(card):
     # https://github.com/modal-labs/modal-client/pull/2797 lists what nvidia-smi prints for eight cards.
     assert 0.94 * card.nvidia_smi_mib * MIB < card.memory_bytes < card.nvidia_smi_mib * MIB
@@ -108,7 +128,9 @@ def test_nvidia_smi_shows_more_than_a_process_gets(card):
 
 def test_every_card_has_a_sheet_to_be_compared_with():
     missing, unknown = CARDS.keys() - SHEETS.keys(), SHEETS.keys() - CARDS.keys()
-    assert not missing, f"copy what the vendor prints of {', '.join(missing)} into SHEETS, in this file"
+    assert not missing, (
+        f"copy what the vendor prints of {', '.join(missing)} into SHEETS, in this file"
+    )
     assert not unknown, f"SHEETS names {', '.join(unknown)}, which memkit/cards.py does not know"
 
 
@@ -146,13 +168,20 @@ def test_a_bridge_joins_two_cards_and_a_board_eight():
         assert (card.num_linked_cards is None) == (card.link_bytes_per_s is None)
         is_on_board = not any(word in card.name for word in ("PCIe", "NVL", "RTX"))
         assert card.num_linked_cards in (None, 8 if is_on_board else 2)
-        for num_cards, rate in ((2, card.link_bytes_per_s), (8, card.link_bytes_per_s if is_on_board else None)):
+        for num_cards, rate in (
+            (2, card.link_bytes_per_s),
+            (8, card.link_bytes_per_s if is_on_board else None),
+        ):
             assert card.bytes_per_s_among(num_cards) == (rate or card.pcie_bytes_per_s)
 
 
 @pytest.mark.parametrize("name", [name for name, sheet in SHEETS.items() if sheet.sparse_tflops])
 def test_a_rate_is_half_of_what_is_printed_with_sparsity(name):
-    tensor = [rate for dtype, rate in CARDS[name].peak_tflops.items() if dtype not in ("float32", "float16")]
+    tensor = [
+        rate
+        for dtype, rate in CARDS[name].peak_tflops.items()
+        if dtype not in ("float32", "float16")
+    ]
     for rate, sparse in zip(tensor, SHEETS[name].sparse_tflops, strict=True):
         assert sparse is None or 2 * rate == pytest.approx(sparse, abs=1.01)
     assert CARDS[name].peak_tflops["float16"] == CARDS[name].peak_tflops["bfloat16"]
@@ -200,7 +229,9 @@ def test_formats_are_those_that_torch_expects(card, monkeypatch):
     found = matrix_dtypes(capability)
     assert ("bfloat16" in found) == torch.cuda.is_bf16_supported(including_emulation=False)
     assert ("tf32" in found) == torch.cuda.is_tf32_supported()
-    assert ("float8_e4m3fn" in found) == rule_of_torchs_tests("evaluate_platform_supports_fp8", capability)
+    assert ("float8_e4m3fn" in found) == rule_of_torchs_tests(
+        "evaluate_platform_supports_fp8", capability
+    )
     assert ("float4_e2m1fn" in found) == rule_of_torchs_tests(
         "evaluate_platform_supports_mx_gemm", capability
     )

@@ -11,7 +11,9 @@ from memkit.timeline import PARTS, Event, Events, Instant, MemoryTimeline
 def drawn_events(draw) -> list[Event]:
     """Blocks that are born and, some of them, freed, in any order."""
     sizes = draw(st.lists(st.integers(1, 2000), min_size=1, max_size=12))
-    parts = draw(st.lists(st.sampled_from((*PARTS, None)), min_size=len(sizes), max_size=len(sizes)))
+    parts = draw(
+        st.lists(st.sampled_from((*PARTS, None)), min_size=len(sizes), max_size=len(sizes))
+    )
     times = draw(st.permutations(range(2 * len(sizes))))
     events = []
     for moment in times:
@@ -28,7 +30,9 @@ def test_levels_are_the_sums_of_a_matrix_of_blocks(events, granularity):
     table = np.zeros((len(events), len(PARTS) + 1), dtype=int)
     for row, event in enumerate(events):
         column = PARTS.index(event.part) if event.part else len(PARTS)
-        table[row, column] = np.sign(event.num_bytes) * -(-abs(event.num_bytes) // granularity) * granularity
+        table[row, column] = (
+            np.sign(event.num_bytes) * -(-abs(event.num_bytes) // granularity) * granularity
+        )
     heights = table.cumsum(axis=0)
     levels = Events(events).levels(granularity=granularity)
     assert levels.totals == heights.sum(axis=1).tolist()
@@ -43,7 +47,9 @@ def test_the_peak_of_a_stretch_counts_the_moment_before_it(events, data):
     start = data.draw(st.integers(0, len(events)))
     end = data.draw(st.integers(start, len(events)))
     totals = np.concatenate([[0], np.cumsum([event.num_bytes for event in events])])
-    assert Events(events).levels().peak(start, end) == start - 1 + int(np.argmax(totals[start : end + 1]))
+    assert Events(events).levels().peak(start, end) == start - 1 + int(
+        np.argmax(totals[start : end + 1])
+    )
     assert Events(events).peak() == int(np.argmax(totals[1:]))
 
 
@@ -55,8 +61,14 @@ def test_who_is_alive_is_who_was_born_and_not_freed(events):
         for event in events[: index + 1]:
             sums[event.block] += event.num_bytes
         live = made.live_at(index)
-        assert {born.block: born.num_bytes for born in live} == {block: size for block, size in sums.items() if size}
-        assert live.num_bytes == made.levels().totals[index] == sum(own.num_bytes for own in live.by(id).values())
+        assert {born.block: born.num_bytes for born in live} == {
+            block: size for block, size in sums.items() if size
+        }
+        assert (
+            live.num_bytes
+            == made.levels().totals[index]
+            == sum(own.num_bytes for own in live.by(id).values())
+        )
     assert made.unfreed() == {born.block for born in made.live_at(len(events) - 1)}
 
 
@@ -68,6 +80,12 @@ def test_events_are_made_when_they_are_asked_for():
         yield Event(1, 8)
 
     events = Events(make)
-    both = MemoryTimeline(instants=(Instant(name="init", total_bytes=0),), source="formula", events=events)
+    both = MemoryTimeline(
+        instants=(Instant(name="init", total_bytes=0),), source="formula", events=events
+    )
     assert repr(events) == "<events, when asked>" and not asked
-    assert both.events == (Event(1, 8),) == both.events and len(asked) == 1 and both.events[:1].num_bytes == 8
+    assert (
+        both.events == (Event(1, 8),) == both.events
+        and len(asked) == 1
+        and both.events[:1].num_bytes == 8
+    )

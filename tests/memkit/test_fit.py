@@ -13,7 +13,8 @@ CARD = CARDS["RTX 3090"]
 
 def test_expected_is_what_a_plan_plans_with():
     """A step whose tensors and workspaces fill the planned room to the byte has nothing to spare."""
-    workspaces = 2 * 8_519_680  # cuBLAS's ":4096:2:16:8" for the forward's and the backward's thread
+    # cuBLAS's ":4096:2:16:8" for the forward's and the backward's thread
+    workspaces = 2 * 8_519_680
     assert fit_on(CARD, planned_room(CARD.memory_bytes) - workspaces).expected_bytes == 0
 
 
@@ -34,21 +35,29 @@ def test_known_holes_take_the_place_of_the_shares():
     plain = fit_on(CARD, GIB, (0, 0, 0))
     for holes in ((1, 2, 9), (1, 9, 2)):
         fit = fit_on(CARD, GIB, holes)
-        spared = [getattr(plain, name) - getattr(fit, name) for name in ("most_bytes", "expected_bytes", "least_bytes")]
+        spared = [
+            getattr(plain, name) - getattr(fit, name)
+            for name in ("most_bytes", "expected_bytes", "least_bytes")
+        ]
         assert spared == [1, holes[1], 9]
 
 
 def test_the_words_are_the_rule():
     """The second figure is the one that the verdict hangs on."""
     ends = {
-        "fits": ("worst", "to spare"), "should fit": ("worst", "too much"), "may just fit": ("best", "to spare"),
+        "fits": ("worst", "to spare"),
+        "should fit": ("worst", "too much"),
+        "may just fit": ("best", "to spare"),
         "does not fit": ("best", "too much"),
     }
     seen = set()
     for tenths in range(150, 250):
         fit = fit_on(CARD, tenths * GIB // 10)
         when, how = ends[fit.verdict]
-        assert re.match(rf"It {fit.verdict} on one RTX 3090: probably .*, at {when} [^;]* {how}; context", str(fit))
+        assert re.match(
+            rf"It {fit.verdict} on one RTX 3090: probably .*, at {when} [^;]* {how}; context",
+            str(fit),
+        )
         seen.add(fit.verdict)
     assert seen == set(ends)
 

@@ -31,7 +31,8 @@ def played_cuda(monkeypatch):
 @pytest.mark.parametrize(
     "variables, cap, calls",
     [
-        ({}, None, {}), ({"MEMKIT_GPU_GIB": "2"}, 2 * GIB, {"fraction": 2 / 80}),
+        ({}, None, {}),
+        ({"MEMKIT_GPU_GIB": "2"}, 2 * GIB, {"fraction": 2 / 80}),
         ({"MEMKIT_GPU_GIB": "500"}, 80 * GIB, {"fraction": 1.0}),  # the card is smaller
     ],
 )

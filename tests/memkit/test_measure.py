@@ -41,10 +41,14 @@ def test_each_part_of_a_known_program(known):
     assert known.source == "measured" and known.device == "cpu"
     assert known.at("init").parts == dict.fromkeys(PARTS, 0) | {"weights": weight}
     forward = known.at("forward", step=1)
-    assert forward.weights == weight and forward.activations == 4 * 1000 + 4 + 4  # x, the sum, its gradient
+    # x, the sum, its gradient
+    assert forward.weights == weight and forward.activations == 4 * 1000 + 4 + 4
     assert known.at("backward", step=1).gradients == weight
     assert known.at("zero_grad", step=1).optimizer_states == weight
-    assert known.at("optimizer", step=2).total_bytes == 3 * weight + known.at("optimizer", step=2).activations
+    assert (
+        known.at("optimizer", step=2).total_bytes
+        == 3 * weight + known.at("optimizer", step=2).activations
+    )
     thrown_away = [event for event in known.events if abs(event.num_bytes) == 8000]
     assert len(thrown_away) == 4 and {event.part for event in thrown_away} == {"temporary"}
 
@@ -95,7 +99,9 @@ def test_two_measurements_agree():
     build = training_build(TrainingSetup(model=TINY_LLAMA, seq_len=32, device="cpu"))
     first, second = (measure_memory(build, device="cpu", steps=1) for _ in range(2))
     assert first.instants == second.instants
-    assert [event.num_bytes for event in first.events] == [event.num_bytes for event in second.events]
+    assert [event.num_bytes for event in first.events] == [
+        event.num_bytes for event in second.events
+    ]
 
 
 def test_scratch_and_weight_casts_are_told_apart():
@@ -107,7 +113,11 @@ def test_scratch_and_weight_casts_are_told_apart():
         if born.block == freed.block:
             assert born.op == freed.op
     weight = 2 * 688 * 256  # bf16 copy of an MLP matrix
-    casts = [event for event in timeline.events if event.num_bytes == weight and event.op == "aten._to_copy"]
+    casts = [
+        event
+        for event in timeline.events
+        if event.num_bytes == weight and event.op == "aten._to_copy"
+    ]
     assert len(casts) >= 3 * 4 and {event.part for event in casts if event.phase == "forward"} == {
         "temporary"
     }
@@ -134,7 +144,8 @@ def test_composite_operations_are_seen_through():
         for name in ("linear", "matmul", "to", "reshape", "softmax", "layer_norm")
     )
     assert not any(
-        is_composite(f"aten::{name}") for name in ("mm", "addmm", "sum", "_softmax", "clone", "unknown")
+        is_composite(f"aten::{name}")
+        for name in ("mm", "addmm", "sum", "_softmax", "clone", "unknown")
     )
 
 
@@ -147,8 +158,14 @@ def test_cudas_record_is_read_without_a_card():
     actions, sizes = ("alloc", "free_requested", "free_completed"), (100, 7)
     mark = [line(action, 512, size) for size in sizes for action in actions]
     lines = [
-        line("segment_alloc", 0, 2097152), line("alloc", 4096, 4000), *mark, line("alloc", 8192, 100),
-        line("free_requested", 8192, 100), line("free_completed", 8192, 100), *mark, line("alloc", 512, 300),
+        line("segment_alloc", 0, 2097152),
+        line("alloc", 4096, 4000),
+        *mark,
+        line("alloc", 8192, 100),
+        line("free_requested", 8192, 100),
+        line("free_completed", 8192, 100),
+        *mark,
+        line("alloc", 512, 300),
         line("free_requested", 512, 300),
     ]
     entries = cuda_entries(lines, sizes)
@@ -161,7 +178,10 @@ def test_cudas_record_is_read_without_a_card():
         Entry(512, 300),
         Entry(512, -300),
     ]
-    log = replayed(entries, [[("saw", "weights", {4096}), ("mark", "init")], [("start_step", 1), ("end_step",)]])
+    log = replayed(
+        entries,
+        [[("saw", "weights", {4096}), ("mark", "init")], [("start_step", 1), ("end_step",)]],
+    )
     assert log.parts() == ["weights", "temporary", "temporary"]
     assert log.events == [0, 1, ~1, 2, ~2] and log.live == {0}
 
@@ -179,7 +199,9 @@ def test_a_card_is_measured_as_it_is_traced():
     build = training_build(TrainingSetup(model=TINY_LLAMA, micro_batch_size=2, seq_len=128))
     measured, traced = measure_memory(build, device="cuda"), trace_memory(build)
     assert measured.reserved_peak_bytes >= measured.peak_bytes
-    assert int(measured.provenance["max_memory_allocated"]) == pytest.approx(measured.peak_bytes, rel=0.01)
+    assert int(measured.provenance["max_memory_allocated"]) == pytest.approx(
+        measured.peak_bytes, rel=0.01
+    )
     assert traced.peak_bytes == pytest.approx(measured.peak_bytes, rel=0.05)
 
 

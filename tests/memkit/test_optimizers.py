@@ -1,6 +1,5 @@
 """A new optimizer is one record: torch's RMSprop, passed as it is, is estimated, run and traced."""
 
-
 import pytest
 
 from memkit.formula.estimate import estimate_memory
@@ -13,7 +12,9 @@ from memkit.setup import TrainingSetup
 from memkit.tracing.trace import trace_memory
 
 RMSPROP = Optimizer(
-    name="RMSprop", states=(STEP, State(role="square_avg")), made_by="torch.optim:RMSprop",
+    name="RMSprop",
+    states=(STEP, State(role="square_avg")),
+    made_by="torch.optim:RMSprop",
     temporaries={"foreach": "all at once", "for-loop": TRACE_IT},
 )
 """torch 2.13 makes its ``step`` by ``torch.zeros(())``, on the host; ``_multi_tensor_rmsprop`` takes all roots at
@@ -27,13 +28,18 @@ def with_rmsprop(implementation: str) -> TrainingSetup:
 
 def test_a_new_optimizer_is_one_record():
     setup = with_rmsprop("foreach")
-    by_formula, by_trace = estimate_memory(setup, steps=2), trace_memory(training_build(setup), steps=2)
-    assert [instant.parts for instant in by_formula.instants] == [instant.parts for instant in by_trace.instants]
+    by_formula = estimate_memory(setup, steps=2)
+    by_trace = trace_memory(training_build(setup), steps=2)
+    assert [instant.parts for instant in by_formula.instants] == [
+        instant.parts for instant in by_trace.instants
+    ]
     assert setup.optimizer.name == "RMSprop" and "RMSprop" not in OPTIMIZERS
 
 
 def test_a_step_without_a_rule_is_left_to_the_trace():
-    with pytest.raises(ValueError, match=r"the step of RMSprop \(for-loop\) has no formula; trace it"):
+    with pytest.raises(
+        ValueError, match=r"the step of RMSprop \(for-loop\) has no formula; trace it"
+    ):
         estimate_memory(with_rmsprop("for-loop"))
     assert trace_memory(training_build(with_rmsprop("for-loop"))).peak_bytes
 
@@ -44,7 +50,9 @@ def test_every_rule_of_temporaries_is_played_by_the_formula():
 
 
 def test_an_implementation_that_the_record_lacks_is_refused():
-    with pytest.raises(ValueError, match="'fused' is not offered by RMSprop; use 'foreach' or 'for-loop'"):
+    with pytest.raises(
+        ValueError, match="'fused' is not offered by RMSprop; use 'foreach' or 'for-loop'"
+    ):
         with_rmsprop("fused")
 
 

@@ -25,7 +25,9 @@ def words_that_collide(labels: list[Label]) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("model", MODELS)
 def test_no_words_cover_others_in_any_setting_on_offer(model):
     panel, collisions = FrontierExplorer(model=model), {}
-    for batch, card in itertools.product(*(panel.controls[name].options for name in ("micro_batch_size", "card"))):
+    for batch, card in itertools.product(
+        *(panel.controls[name].options for name in ("micro_batch_size", "card"))
+    ):
         panel.set(micro_batch_size=batch, card=card)
         for length in panel.offered(panel.value)["seq_len"]:
             panel.set(seq_len=length)

@@ -19,7 +19,13 @@ from book.korthikanti import MODEL_175B, model_flops, paper_setup, recomputed_fl
 from memkit.formula.activations import block_ledger
 from memkit.models import GPT2_LARGE, LLAMA_2_7B, LLAMA_3_8B
 from memkit.recipes import PURE_BF16
-from memkit.recomputation import block_products, blocks_ledger, saved_products, step_flops, stored_bytes
+from memkit.recomputation import (
+    block_products,
+    blocks_ledger,
+    saved_products,
+    step_flops,
+    stored_bytes,
+)
 from memkit.setup import TrainingSetup
 from memkit.strategies import (
     CORE,
@@ -47,7 +53,9 @@ def blocks_alone(setup, strategy) -> tuple[int, int]:
     """FLOPs run again and FLOPs of a forward, without the head and without the attention's products."""
     products = [p for p in block_products(setup) if p.op in ("mm", "addmm")]
     forward = setup.model.num_layers * sum(p.flops for p in products)
-    core = setup.model.num_layers * sum(p.flops for p in block_products(setup) if p.op == "attention")
+    core = setup.model.num_layers * sum(
+        p.flops for p in block_products(setup) if p.op == "attention"
+    )
     return step_flops(setup, strategy).recomputed - core, forward
 
 
@@ -69,7 +77,9 @@ def test_sequential_cuts_where_pytorch_cuts(num_layers, segments):
 @pytest.mark.parametrize("num_layers", [1, 3, 4, 12])
 def test_regions_hold_every_block_once(num_layers):
     for strategy in all_strategies(num_layers):
-        assert [number for blocks, _ in strategy.regions(num_layers) for number in blocks] == list(range(num_layers))
+        assert [number for blocks, _ in strategy.regions(num_layers) for number in blocks] == list(
+            range(num_layers)
+        )
 
 
 def test_one_block_is_a_full_step_with_the_head_apart():
@@ -90,7 +100,8 @@ def test_selective_recomputation_is_a_third_of_what_the_paper_prints():
     setup = paper_setup(MODEL_175B)
     flops, batches = step_flops(setup, CORE), MODEL_175B.global_batch_size
     assert batches * (flops.forward + flops.backward) == model_flops(MODEL_175B)
-    assert 2 * batches * flops.recomputed == recomputed_flops(MODEL_175B)  # stops before the weighted sum
+    # stops before the weighted sum
+    assert 2 * batches * flops.recomputed == recomputed_flops(MODEL_175B)
     no_stop = step_flops(setup, replace(CORE, stops_early=False))
     assert batches * no_stop.recomputed == recomputed_flops(MODEL_175B)
 
@@ -98,8 +109,15 @@ def test_selective_recomputation_is_a_third_of_what_the_paper_prints():
 def test_a_policy_keeps_what_it_names():
     names = [p.name for p in saved_products(LLAMA, SAVE_EVERY_SECOND)]
     assert names == ["query", "value", "attention", "gate", "down"]
-    assert [p.name for p in saved_products(GPT2, policy("mm alone", "mm"))] == []  # linear layers with a bias are addmm
-    assert [p.op for p in saved_products(GPT2, SAVE_PRODUCTS)] == ["addmm", "attention", "addmm", "addmm", "addmm"]
+    # linear layers with a bias are addmm
+    assert [p.name for p in saved_products(GPT2, policy("mm alone", "mm"))] == []
+    assert [p.op for p in saved_products(GPT2, SAVE_PRODUCTS)] == [
+        "addmm",
+        "attention",
+        "addmm",
+        "addmm",
+        "addmm",
+    ]
     assert step_flops(GPT2, policy("mm alone", "mm")) == step_flops(GPT2, FULL)
     assert step_flops(LLAMA, SAVE_PRODUCTS).recomputed == 0
 
@@ -110,7 +128,8 @@ def test_a_policy_pays_for_what_it_does_not_save():
     assert less == LLAMA.model.num_layers * core
     added = blocks_ledger(LLAMA, SAVE_ATTENTION).num_bytes - blocks_ledger(LLAMA, FULL).num_bytes
     tokens, model = LLAMA.tokens_per_micro_batch, LLAMA.model
-    per_layer = 2 * tokens * model.query_size + 4 * tokens * model.num_heads + 3 * 8  # output, log-sum-exp, seeds
+    # output, log-sum-exp, seeds
+    per_layer = 2 * tokens * model.query_size + 4 * tokens * model.num_heads + 3 * 8
     assert added == model.num_layers * per_layer
 
 
@@ -124,7 +143,9 @@ def test_the_square_root_is_too_large_a_group():
     assert [square_root_groups(num).group_size for num in (1, 2, 4, 7, 36)] == [1, 1, 2, 3, 6]
     block = block_ledger(GPT2).num_bytes
     assert block > 16 * blocks_ledger(GPT2, FULL).num_bytes / 36
-    live = {size: blocks_ledger(GPT2, groups(size)).num_bytes + size * block for size in (1, 2, 6, 12)}
+    live = {
+        size: blocks_ledger(GPT2, groups(size)).num_bytes + size * block for size in (1, 2, 6, 12)
+    }
     assert sorted(live, key=live.get) == [2, 1, 6, 12]
     assert live[2] / live[1] > 0.95 and live[6] / live[1] > 1.9
 
@@ -132,19 +153,31 @@ def test_the_square_root_is_too_large_a_group():
 def shown_code_on(strategy, x, model, block):
     """What the strategy's printed code makes of ``x``, with the names that the code takes for granted."""
     names = {
-        "torch": torch, "nn": torch.nn, "partial": partial, "model": model, "number": 0, "block": block, "x": x,
-        "checkpoint": checkpoint, "checkpoint_sequential": checkpoint_sequential, "CheckpointPolicy": CheckpointPolicy,
+        "torch": torch,
+        "nn": torch.nn,
+        "partial": partial,
+        "model": model,
+        "number": 0,
+        "block": block,
+        "x": x,
+        "checkpoint": checkpoint,
+        "checkpoint_sequential": checkpoint_sequential,
+        "CheckpointPolicy": CheckpointPolicy,
         "create_selective_checkpoint_contexts": create_selective_checkpoint_contexts,
     }
     exec(strategy.code, names)
     return names["x"]
 
 
-@pytest.mark.parametrize("strategy", [s for s in all_strategies(4) if s.scope == "blocks"], ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    "strategy", [s for s in all_strategies(4) if s.scope == "blocks"], ids=lambda s: s.name
+)
 def test_the_code_that_is_shown_runs_and_gives_the_same_gradient(strategy):
     """The region's linear layers run in the forward and in the backward; a sum gives each weight its gradient."""
     model = torch.nn.Module()
-    model.blocks = torch.nn.ModuleList(torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh()) for _ in range(4))
+    model.blocks = torch.nn.ModuleList(
+        torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh()) for _ in range(4)
+    )
     inputs = torch.linspace(0, 1, 6).reshape(2, 3).requires_grad_()
     shown = shown_code_on(strategy, inputs, model, model.blocks[0])
     blocks = model.blocks if "model.blocks" in strategy.code else model.blocks[:1]
@@ -158,8 +191,12 @@ def test_the_code_that_is_shown_runs_and_gives_the_same_gradient(strategy):
 aten = torch.ops.aten
 KERNELS = {
     "flash": lambda q, k, v: aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True, False)[0],
-    "efficient": lambda q, k, v: aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, True)[0],
-    "cudnn": lambda q, k, v: aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, True, False)[0],
+    "efficient": lambda q, k, v: aten._scaled_dot_product_efficient_attention(
+        q, k, v, None, True, 0.0, True
+    )[0],
+    "cudnn": lambda q, k, v: aten._scaled_dot_product_cudnn_attention(
+        q, k, v, None, True, 0.0, True, False
+    )[0],
     "flash on the CPU": lambda q, k, v: sdpa_by(SDPBackend.FLASH_ATTENTION, q, k, v),
     "math": lambda q, k, v: sdpa_by(SDPBackend.MATH, q, k, v),
 }
@@ -218,13 +255,18 @@ def test_the_code_that_is_shown_saves_what_it_says_under_every_kernel(kernel, bi
     linear = aten.addmm.default if bias else aten.mm.default
     attention = {op for op in run_again(FULL, kernel, bias) if "scaled_dot_product" in str(op)}
     assert len(attention) == (kernel != "math")
-    for strategy, linears_again in ((SAVE_ATTENTION, 4), (SAVE_PRODUCTS, 0), (SAVE_EVERY_SECOND, 2)):
+    for strategy, linears_again in (
+        (SAVE_ATTENTION, 4),
+        (SAVE_PRODUCTS, 0),
+        (SAVE_EVERY_SECOND, 2),
+    ):
         again = run_again(strategy, kernel, bias)
         assert not attention & again.keys(), f"{strategy.name} runs {attention} a second time"
         assert again[linear] == linears_again
     assert run_again(FULL, kernel, bias)[linear] == 4
     products = run_again(SAVE_PRODUCTS, kernel, bias)[aten.bmm.default]
-    assert products == (2 if kernel == "math" else 0)  # scores and weighted sum: no policy of the book saves them
+    # scores and weighted sum: no policy of the book saves them
+    assert products == (2 if kernel == "math" else 0)
 
 
 def test_bad_strategies_say_what_is_allowed():

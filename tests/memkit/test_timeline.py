@@ -75,7 +75,9 @@ def test_an_instant_is_found_by_name_step_and_micro_batch():
 
 
 def test_json_gives_the_equal_timeline_back():
-    event = Event(block=3, num_bytes=-512, part="temporary", phase="backward", op="aten.mm", is_scratch=True)
+    event = Event(
+        block=3, num_bytes=-512, part="temporary", phase="backward", op="aten.mm", is_scratch=True
+    )
     before = MemoryTimeline(
         instants=(instant(), Instant(name="forward", weights=1, total_bytes=9, step=2)),
         source="measured",
@@ -116,7 +118,9 @@ def test_compare_divides_each_column_by_the_last():
 
 def test_compare_says_where_the_peaks_are_of_different_moments():
     first = timeline(1, 2, 3, 4, 9)
-    made = MemoryTimeline(instants=(Instant(name="init", total_bytes=12), *first.instants), source="traced")
+    made = MemoryTimeline(
+        instants=(Instant(name="init", total_bytes=12), *first.instants), source="traced"
+    )
     note = "The peaks are of different moments: formula at optimizer peak; traced at init"
     assert compare(first, made).endswith(note)
     assert "different moments" not in compare(first, timeline(1, 2, 3, 4, 9, source="traced"))

@@ -124,14 +124,24 @@ def test_whole_numbers_of_any_library_are_taken(value):
     assert number == 3 and type(number) is int
 
 
-@pytest.mark.parametrize(("value", "hint"), [
-    (" SGD ", ": did you mean sgd?"), ("adamv", ": did you mean adamw?"), ("float", ""), ("", ""), (12, ""), (None, ""),
-])
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        (" SGD ", ": did you mean sgd?"),
+        ("adamv", ": did you mean adamw?"),
+        ("float", ""),
+        ("", ""),
+        (12, ""),
+        (None, ""),
+    ],
+)
 def test_a_hint_is_short_and_for_texts_alone(value, hint):
     allowed = ("sgd", "adamw", "none", 128, *(f"float{bits}" for bits in (4, 6, 8, 16, 32)))
     with pytest.raises(ValueError) as refused:
         as_one_of("name", value, allowed)
-    assert str(refused.value) == f"name={value!r} is not one of {', '.join(map(str, allowed))}{hint}"
+    assert (
+        str(refused.value) == f"name={value!r} is not one of {', '.join(map(str, allowed))}{hint}"
+    )
 
 
 def test_a_table_is_text_in_print_and_html_in_a_notebook():
@@ -140,7 +150,11 @@ def test_a_table_is_text_in_print_and_html_in_a_notebook():
     table = aligned_table([["part", "bytes"], ["a<b", "1"]])
     shown, _ = DisplayFormatter().format(table)
     assert shown["text/plain"] == str(table) == "part  bytes\n───────────\na<b       1"
-    assert "<td>1</td>" in shown["text/html"] and "a&lt;b" in shown["text/html"] and "overflow-x" in shown["text/html"]
+    assert (
+        "<td>1</td>" in shown["text/html"]
+        and "a&lt;b" in shown["text/html"]
+        and "overflow-x" in shown["text/html"]
+    )
 
 
 def words_of(page: str) -> list[str]:
@@ -149,10 +163,31 @@ def words_of(page: str) -> list[str]:
 
 def test_a_page_breaks_a_long_sentence_in_text_and_leaves_it_whole_in_html():
     sentence = " ".join(f"word{number}" for number in range(60))
-    page = on_page(sentence, aligned_table([["part", "bytes"], ["a<b", "1"]]), "", "a line\nanother")
+    page = on_page(
+        sentence, aligned_table([["part", "bytes"], ["a<b", "1"]]), "", "a line\nanother"
+    )
     assert max(map(len, page.splitlines())) <= PAGE_COLUMNS
-    assert page.split() == [*sentence.split(), "part", "bytes", "─" * 11, "a<b", "1", "a", "line", "another"]
-    assert words_of(page.html) == [*sentence.split(), "part", "bytes", "a<b", "1", "a", "line", "another"]
+    assert page.split() == [
+        *sentence.split(),
+        "part",
+        "bytes",
+        "─" * 11,
+        "a<b",
+        "1",
+        "a",
+        "line",
+        "another",
+    ]
+    assert words_of(page.html) == [
+        *sentence.split(),
+        "part",
+        "bytes",
+        "a<b",
+        "1",
+        "a",
+        "line",
+        "another",
+    ]
     assert sentence in page.html and page.html.count("overflow-x") == 1  # the table scrolls alone
 
 

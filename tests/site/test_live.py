@@ -61,7 +61,9 @@ class Reader:
             case panels.NumberBox():
                 usual = range(control.slider.min, control.slider.max + 1, control.slider.step)
                 power, any_number = 2 ** self.random.randrange(20), self.random.randrange(10**5)
-                value = self.random.choice((0, 1, 3, 64, 1000, power, any_number, *self.random.choices(usual, k=7)))
+                value = self.random.choice(
+                    (0, 1, 3, 64, 1000, power, any_number, *self.random.choices(usual, k=7))
+                )
         if value == (control.index if isinstance(control, ipywidgets.Dropdown) else control.value):
             return self.moves()  # a browser tells no change
         self.move(name, value)
@@ -86,7 +88,8 @@ def differences(answered: dict, expected: dict) -> list:
         for fact, value in wanted.items():
             shown = answered[name].get(fact)
             is_no_frame = name == "frame" and (shown, value) == ("<style></style>", "")
-            is_silent = name == "more" and value.endswith('"></div></div>')  # nobody here pauses for advice
+            # nobody here pauses for advice
+            is_silent = name == "more" and value.endswith('"></div></div>')
             if shown != value and not is_no_frame and not is_silent:
                 found.append((name, fact, str(shown)[:300], str(value)[:300]))
     return found
@@ -100,7 +103,10 @@ def places(site) -> dict[str, dict]:
         for place in BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser").select(
             ".panel[data-panel]"
         ):
-            found[place["data-panel"]] = (json.loads(place["data-arguments"]), site / place["data-moves"])
+            found[place["data-panel"]] = (
+                json.loads(place["data-arguments"]),
+                site / place["data-moves"],
+            )
     assert set(found) == set(LIVE)
     return found
 
@@ -173,19 +179,34 @@ PAIRS = (*range(int(os.environ.get("SITE_PAIRS", "2"))), 46)
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_two_controls_are_answered_or_the_picture_says_that_they_are_not(pair, places, page, address, site):
+def test_two_controls_are_answered_or_the_picture_says_that_they_are_not(
+    pair, places, page, address, site
+):
     """Never a picture of other settings without a word on it; and the settings' link shows the same."""
     drawn = random.Random(f"pair {pair}")
     name = drawn.choice(sorted(places))
-    [file] = [path for path in sorted(site.glob("*.html")) if f'data-panel="{name}"' in path.read_text()][:1]
+    [file] = [
+        path for path in sorted(site.glob("*.html")) if f'data-panel="{name}"' in path.read_text()
+    ][:1]
     page.goto(f"{address}{file.name}")
-    place, reader = page.locator(f'[data-panel="{name}"]').first, Reader(name, json.loads(
-        page.locator(f'[data-panel="{name}"]').first.get_attribute("data-arguments")), pair)
-    offered = {key: box for key, box in reader.panel.controls.items()
-               if isinstance(box, ipywidgets.Dropdown) and len(box.options) > 1 or isinstance(box, ipywidgets.Checkbox)}
+    place = page.locator(f'[data-panel="{name}"]').first
+    reader = Reader(
+        name,
+        json.loads(page.locator(f'[data-panel="{name}"]').first.get_attribute("data-arguments")),
+        pair,
+    )
+    offered = {
+        key: box
+        for key, box in reader.panel.controls.items()
+        if isinstance(box, ipywidgets.Dropdown)
+        and len(box.options) > 1
+        or isinstance(box, ipywidgets.Checkbox)
+    }
     if len(offered) < 2:
         pytest.skip(f"{name} has fewer than two menus")
-    place.locator("details:has(.controls)").evaluate_all("folds => folds.forEach((fold) => { fold.open = true; })")
+    place.locator("details:has(.controls)").evaluate_all(
+        "folds => folds.forEach((fold) => { fold.open = true; })"
+    )
     place.locator(".share").wait_for()  # the page's program has added its line
     height = place.bounding_box()["height"]
     for key in drawn.sample(sorted(offered), 2):
@@ -201,7 +222,9 @@ def test_two_controls_are_answered_or_the_picture_says_that_they_are_not(pair, p
             "place => [place.querySelector('.memkit-view svg').id, place.matches('.is-stale')]"
         )
         assert is_stale or f'id="{shown}"' in reader.panel.picture.value
-    page.wait_for_function("name => !document.querySelector(`[data-panel=${name}]`).matches('.is-stale')", arg=name)
+    page.wait_for_function(
+        "name => !document.querySelector(`[data-panel=${name}]`).matches('.is-stale')", arg=name
+    )
     settled = place.locator(".memkit-view svg").first.get_attribute("id")
     assert f'id="{settled}"' in reader.panel.picture.value
     assert place.bounding_box()["height"] == height
@@ -243,7 +266,11 @@ def test_an_exercise_on_the_page_says_what_the_book_s_check_says(chapter, site, 
 
 
 def test_a_choice_is_answered_in_the_page_without_python(page, address, site):
-    [file] = sorted(path.name for path in site.glob("*.html") if "data-replies" in path.read_text(encoding="utf-8"))[:1]
+    [file] = sorted(
+        path.name
+        for path in site.glob("*.html")
+        if "data-replies" in path.read_text(encoding="utf-8")
+    )[:1]
     page.goto(f"{address}{file}")
     form = page.locator("form.exercise[data-replies]").first
     replies = json.loads(form.get_attribute("data-replies"))
@@ -259,7 +286,9 @@ def test_a_choice_is_answered_in_the_page_without_python(page, address, site):
 def first_answer(page) -> tuple[str, str, bool]:
     """Which model and card the menus of the first page name, and whether a line below them can be seen."""
     form = page.locator("form.answer")
-    names = [form.locator(f"[name={name}]").evaluate("menu => menu.value") for name in ("model", "card")]
+    names = [
+        form.locator(f"[name={name}]").evaluate("menu => menu.value") for name in ("model", "card")
+    ]
     said = form.locator(".said strong")
     return f"{names[0]}, all weights, on one {names[1]} (", said.inner_text(), said.is_visible()
 
@@ -268,10 +297,15 @@ def panel_shows(place, reader: Reader) -> bool:
     """Whether a panel's picture can be seen, and is that of the settings that its own menus name."""
     for key, control in reader.panel.controls.items():
         menu = place.locator(f"select[data-id={key}]")
-        if isinstance(control, ipywidgets.Dropdown) and menu.evaluate("menu => menu.selectedIndex") != control.index:
+        if (
+            isinstance(control, ipywidgets.Dropdown)
+            and menu.evaluate("menu => menu.selectedIndex") != control.index
+        ):
             return False
     picture = place.locator(".memkit-view svg").first
-    return picture.is_visible() and f'id="{picture.get_attribute("id")}"' in reader.panel.picture.value
+    return (
+        picture.is_visible() and f'id="{picture.get_attribute("id")}"' in reader.panel.picture.value
+    )
 
 
 def test_after_back_the_first_page_answers_what_its_menus_name(page, address):
@@ -312,7 +346,11 @@ def test_after_back_the_claims_are_those_of_the_verdict_that_the_menu_names(page
     page.wait_for_load_state("load")
     assert page.input_value("[name=verdict]") == "wrong"
     page.locator("form.filter output", has_text=" of ").wait_for()
-    assert 0 < page.locator(".claim:visible").count() == page.locator(".claim[data-verdict=wrong]").count()
+    assert (
+        0
+        < page.locator(".claim:visible").count()
+        == page.locator(".claim[data-verdict=wrong]").count()
+    )
 
 
 @pytest.fixture
@@ -345,7 +383,9 @@ def test_where_the_first_page_s_answers_cannot_be_fetched_none_is_shown_and_they
     form = page.locator("form.answer")
     form.get_by_label("Model").select_option("Llama-2-7B")
     form.get_by_text("could not be fetched").wait_for()
-    assert not first_answer(page)[2] and not any(form.locator(place).is_visible() for place in ("table", ".link"))
+    assert not first_answer(page)[2] and not any(
+        form.locator(place).is_visible() for place in ("table", ".link")
+    )
     if way == "button":
         form.get_by_role("button", name="Try again").click()
     elif way == "next choice":
@@ -356,7 +396,9 @@ def test_where_the_first_page_s_answers_cannot_be_fetched_none_is_shown_and_they
     asked, said, is_seen = first_answer(page)
     assert is_seen and form.locator("p.asked:not([hidden])").inner_text().startswith(asked)
     setup = TrainingSetup(
-        model=PUBLISHED_MODELS["Llama-2-7B"], precision=AUTOCAST_BF16, seq_len=2048,
+        model=PUBLISHED_MODELS["Llama-2-7B"],
+        precision=AUTOCAST_BF16,
+        seq_len=2048,
         optimizer=OptimizerConfig(implementation="fused"),
     )
     card = CARDS[form.locator("[name=card]").evaluate("menu => menu.value")]
@@ -364,7 +406,9 @@ def test_where_the_first_page_s_answers_cannot_be_fetched_none_is_shown_and_they
 
 
 @pytest.mark.parametrize("way", ["button", "next choice"])
-def test_where_a_panel_s_moves_cannot_be_fetched_it_shows_none_and_they_can_be_asked_again(way, page, address, breaks):
+def test_where_a_panel_s_moves_cannot_be_fetched_it_shows_none_and_they_can_be_asked_again(
+    way, page, address, breaks
+):
     breaks("live/MemoryExplorer-", times=1)
     page.goto(f"{address}index.html")
     place, reader, wanted = page.locator(".panel").first, Reader("MemoryExplorer", {}), 1
@@ -391,11 +435,14 @@ def test_without_a_network_a_panel_shows_no_answer_to_two_controls_and_starts_py
     assert opening != other
     for key, value in (("model", 1), ("precision", other)):  # the second needs Python
         place.locator(f"select[data-id={key}]").select_option(index=value)
-        page.wait_for_function("document.querySelector('.panel').matches('.is-failed, :not(.is-stale)')")
+        page.wait_for_function(
+            "document.querySelector('.panel').matches('.is-failed, :not(.is-stale)')"
+        )
         breaks("live/")
     place.get_by_text("could not be started").wait_for()
     assert not place.locator(".memkit-view svg").first.is_visible()
-    place.locator("select[data-id=precision]").select_option(index=opening)  # back to what was drawn ahead
+    # back to what was drawn ahead
+    place.locator("select[data-id=precision]").select_option(index=opening)
     page.wait_for_function("!document.querySelector('.panel').matches('.is-stale, .is-failed')")
     reader.move("model", 1)
     assert panel_shows(place, reader)
@@ -430,7 +477,11 @@ def test_a_python_that_dies_is_started_again_with_all_that_was_moved(page, addre
 
 
 def test_a_film_that_has_ended_plays_from_its_start(page, address, places, site):
-    [file] = [path.name for path in site.glob("*.html") if "data-play=" in path.read_text(encoding="utf-8")][:1]
+    [file] = [
+        path.name
+        for path in site.glob("*.html")
+        if "data-play=" in path.read_text(encoding="utf-8")
+    ][:1]
     page.goto(f"{address}{file}")
     button = page.locator("[data-play]").first
     slider = page.locator(f"[type=range][data-id={button.get_attribute('data-for')}]").first

@@ -113,8 +113,11 @@ def test_every_cell_keeps_its_address_and_every_picture_its_words(path, soups):
         if place.select_one(".panel"):
             assert place.select_one(".panel svg[role=img] title").text
             continue
-        stored = [output.metadata["image/png"]["alt"] for output in cell.get("outputs", ())
-                  if "image/png" in output.get("data", ())]
+        stored = [
+            output.metadata["image/png"]["alt"]
+            for output in cell.get("outputs", ())
+            if "image/png" in output.get("data", ())
+        ]
         assert [image["alt"] for image in place.select(".output img")] == stored
     assert all(image["alt"] for image in soup.select("img"))
 
@@ -173,17 +176,23 @@ def test_axe_finds_nothing_at_three_widths_in_light_and_dark(name, page, address
 def test_a_sheet_has_the_chapter_s_goals(soups):
     for path in CHAPTERS[:13]:
         text = "".join(cell.source + "\n" for cell in nbformat.read(path, as_version=4).cells)
-        goals = re.search(r"^## You will be able to\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)[1]
+        goals = re.search(
+            r"^## You will be able to\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
+        )[1]
         bullets = re.findall(r"^- ", goals, re.MULTILINE)
         sheet = soups["handouts.html"].find(id=f"handout-{path.stem[:2]}")
-        assert len(sheet.select("li")) >= len(bullets) >= 2 and sheet.img["alt"] and sheet.select("tr")
+        assert (
+            len(sheet.select("li")) >= len(bullets) >= 2 and sheet.img["alt"] and sheet.select("tr")
+        )
 
 
 def test_each_chapter_prints_on_one_sheet_and_the_first_on_two(page, address):
     def num_sheets(mark: str) -> int:
         page.goto("about:blank")
         page.goto(f"{address}handouts.html{mark}")
-        page.evaluate("document.querySelectorAll('img').forEach((image) => { image.loading = 'eager'; })")
+        page.evaluate(
+            "document.querySelectorAll('img').forEach((image) => { image.loading = 'eager'; })"
+        )
         page.wait_for_load_state("networkidle")
         return len(re.findall(rb"/Type\s*/Page[^s]", page.pdf(prefer_css_page_size=True)))
 
@@ -198,7 +207,8 @@ def test_a_reader_with_keys_alone_goes_through_a_page(page, address):
     assert page.evaluate("document.activeElement.textContent") == "Skip to the text"
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
-    seen, controls = 0, page.evaluate(
+    seen = 0
+    controls = page.evaluate(
         "[...document.querySelectorAll('main :is(a[href], button, input, select, summary, [tabindex=\"0\"])')]"
         ".filter((place) => place.checkVisibility() && !place.matches(':disabled')).length"
     )
@@ -209,8 +219,13 @@ def test_a_reader_with_keys_alone_goes_through_a_page(page, address):
             break
         assert place[1] != "none" and place[2], "what has the focus is framed and in view"
         seen += 1
-    radios = page.locator("main [type=radio]").count() - page.locator("main form:has([type=radio])").count()
-    assert seen >= controls - radios - 3 > 50, "every control of the text, and then on to what follows it"
+    radios = (
+        page.locator("main [type=radio]").count()
+        - page.locator("main form:has([type=radio])").count()
+    )
+    assert seen >= controls - radios - 3 > 50, (
+        "every control of the text, and then on to what follows it"
+    )
 
 
 def test_the_search_answers_to_keys_and_fetches_its_index_at_the_first_one(page, address):
@@ -235,7 +250,9 @@ def test_the_search_answers_to_keys_and_fetches_its_index_at_the_first_one(page,
 def test_on_a_phone_the_contents_are_folded_and_open_by_key(page, address):
     page.set_viewport_size({"width": 320, "height": 568})
     page.goto(f"{address}01_memory_breakdown.html")
-    assert page.locator("[type=number]").first.bounding_box()["width"] >= 48, "WCAG's 24 pixels twice: four digits"
+    assert page.locator("[type=number]").first.bounding_box()["width"] >= 48, (
+        "WCAG's 24 pixels twice: four digits"
+    )
     assert not page.is_visible(".contents nav")
     page.focus(".contents summary")
     page.keyboard.press("Enter")
@@ -249,10 +266,16 @@ def test_the_filter_of_claims_keeps_those_of_a_verdict(page, address):
     assert 0 < shown.count() == page.locator(".claim[data-verdict=wrong]").count()
 
 
-@pytest.mark.parametrize("model, card", [("Llama-3-8B", "L40S"), ("GPT-2 small", "T4"), ("Llama-3.1-405B", "B200")])
-def test_the_first_page_answers_at_once_and_each_answer_has_a_page(model, card, page, address, site):
+@pytest.mark.parametrize(
+    "model, card", [("Llama-3-8B", "L40S"), ("GPT-2 small", "T4"), ("Llama-3.1-405B", "B200")]
+)
+def test_the_first_page_answers_at_once_and_each_answer_has_a_page(
+    model, card, page, address, site
+):
     setup = TrainingSetup(
-        model=PUBLISHED_MODELS[model], precision=AUTOCAST_BF16, seq_len=min(2048, PUBLISHED_MODELS[model].max_seq_len),
+        model=PUBLISHED_MODELS[model],
+        precision=AUTOCAST_BF16,
+        seq_len=min(2048, PUBLISHED_MODELS[model].max_seq_len),
         optimizer=OptimizerConfig(implementation="fused"),
     )
     peak = estimate_memory(setup).peak_bytes
@@ -294,8 +317,11 @@ def test_a_phone_has_the_page_s_own_contents_and_a_heading_its_address(page, add
 def test_on_paper_solutions_and_hints_stay_folded(page, address):
     page.goto(f"{address}01_memory_breakdown.html")
     page.emulate_media(media="print")
-    kept = ["Hint 1", "Hint 2", "Solution"]  # what a fold hides is known to Chromium a frame after the style is
-    others = f"kept => ({UNFOLDED})().every(([words, is_shown]) => is_shown || kept.includes(words))"
+    # what a fold hides is known to Chromium a frame after the style is
+    kept = ["Hint 1", "Hint 2", "Solution"]
+    others = (
+        f"kept => ({UNFOLDED})().every(([words, is_shown]) => is_shown || kept.includes(words))"
+    )
     page.wait_for_function(others, arg=kept)
     shown = page.evaluate(UNFOLDED)
     page.emulate_media(media="screen")
@@ -308,5 +334,7 @@ def test_a_notebook_that_was_run_half_is_refused(tmp_path):
     last = [cell for cell in notebook.cells if cell.cell_type == "code"][-1]
     last.execution_count, last.outputs = None, []
     nbformat.write(notebook, tmp_path / "half.ipynb")
-    with pytest.raises(ValueError, match=r"half.ipynb: its outputs are not of one clean run; code cell \d+"):
+    with pytest.raises(
+        ValueError, match=r"half.ipynb: its outputs are not of one clean run; code cell \d+"
+    ):
         ChapterWriter(Files(tmp_path, tmp_path), None).page(tmp_path / "half.ipynb")

@@ -6,7 +6,14 @@ import torch
 from book.exercises.chapter_02 import _MEANS, moving_mean
 
 (
-    _as_printed, _wide_mean_only, _plain_mean, _corrected_mean, _turned_betas, _faster, _half_mean, _starts_at_first
+    _as_printed,
+    _wide_mean_only,
+    _plain_mean,
+    _corrected_mean,
+    _turned_betas,
+    _faster,
+    _half_mean,
+    _starts_at_first,
 ) = dict(_MEANS)
 
 
@@ -51,26 +58,36 @@ WRONG = {
         (lambda x, gap, rng: np.rint(x / gap) * gap, "Every 0.3 goes down, each time"),
         (lambda x, gap, rng: np.ceil(x / gap) * gap, "Every 0.3 goes up, each time"),
         (
-            lambda x, gap, rng: (np.floor(x / gap) + (rng.random() < x / gap - np.floor(x / gap))) * gap,
+            lambda x, gap, rng: (
+                (np.floor(x / gap) + (rng.random() < x / gap - np.floor(x / gap))) * gap
+            ),
             "One coin decides for all values",
         ),
-        (lambda x, gap, rng: (np.floor(x / gap) + (rng.random(x.shape) < 0.5)) * gap, "A fair coin forgets"),
+        (
+            lambda x, gap, rng: (np.floor(x / gap) + (rng.random(x.shape) < 0.5)) * gap,
+            "A fair coin forgets",
+        ),
         (
             lambda x, gap, rng: np.floor(x / gap + np.random.random(x.shape)) * gap,
             "The same rng gives other values",
         ),
         (lambda x, gap, rng: x + gap * rng.random(x.shape), "the results are multiples of gap"),
         (
-            lambda x, gap, rng: np.floor(x / gap) + (rng.random(x.shape) < x / gap - np.floor(x / gap)),
+            lambda x, gap, rng: (
+                np.floor(x / gap) + (rng.random(x.shape) < x / gap - np.floor(x / gap))
+            ),
             "These are numbers of gaps",
         ),
         (
-            lambda x, gap, rng: (np.floor(x / gap) + (rng.random(x.shape) > x / gap - np.floor(x / gap))) * gap,
+            lambda x, gap, rng: (
+                (np.floor(x / gap) + (rng.random(x.shape) > x / gap - np.floor(x / gap))) * gap
+            ),
             "the comparison is turned",
         ),
         (
             lambda x, gap, rng: (
-                (np.trunc(x / gap) + (rng.random(x.shape) < np.abs(x / gap - np.trunc(x / gap)))) * gap
+                (np.trunc(x / gap) + (rng.random(x.shape) < np.abs(x / gap - np.trunc(x / gap))))
+                * gap
             ),
             "below is np.floor, also left of 0",
         ),

@@ -61,7 +61,11 @@ def _losses_of_nothing(model, optimizer, batches):
         return [F.mse_loss(model(inputs).float(), targets).item() for inputs, targets in batches]
 
 
-def _clipping(unscale=lambda scaler, optimizer: scaler.unscale_(optimizer), clip=clip_grad_norm_, updates_first=False):
+def _clipping(
+    unscale=lambda scaler, optimizer: scaler.unscale_(optimizer),
+    clip=clip_grad_norm_,
+    updates_first=False,
+):
     def step(model, optimizer, scaler, loss, max_norm):
         scaler.scale(loss).backward()
         unscale(scaler, optimizer)
@@ -97,7 +101,9 @@ def _chance_below(limit, shape=None, dtype=torch.int32, mask=-(1 << 16), seed=No
     def rounded(x):
         size = x.shape if shape is None else shape
         chance = None if seed is None else torch.Generator().manual_seed(seed)
-        bits = x.view(torch.int32) + torch.randint(least, limit, size, dtype=dtype, generator=chance)
+        bits = x.view(torch.int32) + torch.randint(
+            least, limit, size, dtype=dtype, generator=chance
+        )
         return (bits & mask).view(torch.float32).bfloat16()
 
     return rounded
@@ -129,11 +135,17 @@ WRONG = {
         (_stepping(lambda m, g, s, lr: m.sub_(g.float() / s)), "The learning rate is missing"),
         (_stepping(_through_bfloat16), "a small update is lost there"),
         (_stepping(lambda m, g, s, lr: m.sub_(lr * g / s)), "update itself was computed in BF16"),
-        (_stepping(lambda m, g, s, lr: m.add_(lr * g.float())), "Still uphill, and the gradient is still multiplied"),
+        (
+            _stepping(lambda m, g, s, lr: m.add_(lr * g.float())),
+            "Still uphill, and the gradient is still multiplied",
+        ),
         (_stepping(lambda m, g, s, lr: m.sub_(g.float())), "both missing"),
         (_out_of_place, "master did not move"),
         (_moves_the_weights, "a small update is lost there"),
-        (_stepping(lambda m, g, s, lr: m.sub_(lr * g.float() / s), torch.clone), "the model needs BF16"),
+        (
+            _stepping(lambda m, g, s, lr: m.sub_(lr * g.float() / s), torch.clone),
+            "the model needs BF16",
+        ),
         (_stepping(lambda m, g, s, lr: m.mul_(0.5)), "I cannot tell which mistake"),
         (lambda m, g, s, lr: 1.0, "returns the new BF16 weights"),
     ),
@@ -144,9 +156,15 @@ WRONG = {
         (_sixteen_bit_weights, "You made the weights BF16"),
         (no_zero_grad, "optimizer.zero_grad() is missing"),
         (_losses_of_nothing, "nothing learns"),
-        (lambda m, o, b: [torch.tensor(loss, requires_grad=True) for loss in per_step(m, o, b)], "append loss.item()"),
+        (
+            lambda m, o, b: [torch.tensor(loss, requires_grad=True) for loss in per_step(m, o, b)],
+            "append loss.item()",
+        ),
         (_zeroed_before_the_step, "zero_grad there, in this order?"),
-        (lambda m, o, b: per_step(m, o, b, lambda: torch.autocast("cpu", dtype=torch.float16)), "That is FP16"),
+        (
+            lambda m, o, b: per_step(m, o, b, lambda: torch.autocast("cpu", dtype=torch.float16)),
+            "That is FP16",
+        ),
         (lambda m, o, b: per_step(copy.deepcopy(m), o, b), "nothing learns"),
         (lambda m, o, b: per_step(m, o, b)[-1], "Return the list of losses"),
         (lambda m, o, b: per_step(m, o, b[:1]) * len(b), "I cannot tell which mistake"),

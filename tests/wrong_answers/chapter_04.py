@@ -1,4 +1,5 @@
 """Wrong answers to the judged exercises of chapter 04, each with a part of what its judge has to say."""
+
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 

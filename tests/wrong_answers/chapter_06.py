@@ -39,8 +39,14 @@ WRONG = {
         (_scaled(_own, lambda c, m, n: c / m), "each of them"),
         (_scaled(_first, lambda c, m, n: c / (m * n)), "is clipped"),
         (_scaled(lambda a, b: (1, 1), lambda c, m, n: c), "each needs a factor from itself"),
-        (_scaled(lambda a, b: (min(_own(a, b)),) * 2, lambda c, m, n: c / (m * n)), "each needs a factor of its own"),
-        (_scaled(lambda a, b: (448 / a.max(), 448 / b.max()), lambda c, m, n: c / (m * n)), "without its sign"),
+        (
+            _scaled(lambda a, b: (min(_own(a, b)),) * 2, lambda c, m, n: c / (m * n)),
+            "each needs a factor of its own",
+        ),
+        (
+            _scaled(lambda a, b: (448 / a.max(), 448 / b.max()), lambda c, m, n: c / (m * n)),
+            "without its sign",
+        ),
         (lambda a, b: a @ b.t(), "nothing was cast"),
         (lambda a, b: (a.bfloat16() @ b.bfloat16().t()).float(), "nothing was cast"),
         (_product_of_elements, "The product itself is in eight bits"),

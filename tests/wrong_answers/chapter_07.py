@@ -43,7 +43,11 @@ def _runs_a_backward(model, batches):
     return total / len(batches)
 
 
-def _guard(catches=torch.OutOfMemoryError, recovers="after a failure", gives=lambda failure: failure is None):
+def _guard(
+    catches=torch.OutOfMemoryError,
+    recovers="after a failure",
+    gives=lambda failure: failure is None,
+):
     """A guarded step; by default the right one."""
 
     def guarded(step, recover):
@@ -69,9 +73,16 @@ WRONG = {
         (_runs_a_backward, "You ran a backward"),
         (_keeps_outputs, "you keep one output per batch"),
         (_returns_tensor, "Return a number, with .item()."),
-        (lambda model, batches: sum(model(x).square().mean().item() for x in batches) / len(batches),
-         "for a backward that never comes"),
-        (lambda model, batches: validate(model, batches) * len(batches), "That is the sum of the losses"),
+        (
+            lambda model, batches: (
+                sum(model(x).square().mean().item() for x in batches) / len(batches)
+            ),
+            "for a backward that never comes",
+        ),
+        (
+            lambda model, batches: validate(model, batches) * len(batches),
+            "That is the sum of the losses",
+        ),
     ),
     "7.5": (
         (_guard(recovers="inside"), "tensors were still in memory"),

@@ -9,11 +9,18 @@ from stepscope.setup import AdapterConfig, Job
 
 QLORA = AdapterConfig(rank=16, base="nf4")
 RIGHT = {
-    job: ("RTX 3090", Job(
-        model=model, seq_len=seq_len, precision=PURE_BF16, adapter=QLORA if not model.fuses_qkv else replace(
-            QLORA, targets=("qkv", "output")
-        ), recomputation="full", grad_accum_steps=8, optimizer=OptimizerConfig(implementation="fused"),
-    ))
+    job: (
+        "RTX 3090",
+        Job(
+            model=model,
+            seq_len=seq_len,
+            precision=PURE_BF16,
+            adapter=QLORA if not model.fuses_qkv else replace(QLORA, targets=("qkv", "output")),
+            recomputation="full",
+            grad_accum_steps=8,
+            optimizer=OptimizerConfig(implementation="fused"),
+        ),
+    )
     for job, (model, seq_len) in JOBS.items()
 }
 """Five cards for 10 coins."""
@@ -35,7 +42,10 @@ WRONG = {
         (changed("b", "H100 SXM"), "Job b: 'H100 SXM' is not for sale"),
         (changed("c", "RTX 4090", adapter=None), "Job c: its peak is"),
         (changed("d", "T4"), "Job d: a T4 does not multiply bfloat16"),
-        (changed("e", "RTX 3090", grad_accum_steps=4), "Job e: a step has 8 sequences, and 1 × 4 are others"),
+        (
+            changed("e", "RTX 3090", grad_accum_steps=4),
+            "Job e: a step has 8 sequences, and 1 × 4 are others",
+        ),
         (changed("e", "RTX 3090", seq_len=512), "Job e: the job is Llama-2-13B with 1024 tokens"),
         (
             {job: ("A100 SXM 80 GB", setup) for job, (_, setup) in RIGHT.items()},
@@ -56,6 +66,8 @@ ALSO_RIGHT = (
     },
     changed("e", "A100 SXM 40 GB", adapter=replace(QLORA, base="as loaded")),
     changed("c", "A100 SXM 80 GB", adapter=None),
-    changed("a", "T4", precision=AUTOCAST_FP16, adapter=replace(RIGHT["a"][1].adapter, base="as loaded")),
+    changed(
+        "a", "T4", precision=AUTOCAST_FP16, adapter=replace(RIGHT["a"][1].adapter, base="as loaded")
+    ),
 )
 """Other purchases: another cut of the window, LoRA on a larger card, all of 7B trained, float16 on the cheapest."""

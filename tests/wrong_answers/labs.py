@@ -25,7 +25,13 @@ WAYS = {
 }
 WORTHLESS = {
     "1.6": ("try one more", "It does not fit", "is not a number of sequences"),
-    "3.3": ("wrong sign", "Still uphill, and", "both missing", "I cannot tell", "returns the new BF16 weights"),
+    "3.3": (
+        "wrong sign",
+        "Still uphill, and",
+        "both missing",
+        "I cannot tell",
+        "returns the new BF16 weights",
+    ),
     "4.4": ("You still save mm", "is one name", "An empty list", "is not one of mm"),
     "5.7": ("So do 2 sequences", "It peaks at", "are tokens", "tokens are", "is not a pair"),
     "6.4": ("nothing was cast", "is to be a tensor", "itself is in eight bits"),

@@ -64,7 +64,9 @@ class Feedback:
     text: str = ""
 
     def __repr__(self) -> str:
-        return f"Exercise {self.exercise_id}: {self.status}" + (f". {self.text}" if self.text else "")
+        return f"Exercise {self.exercise_id}: {self.status}" + (
+            f". {self.text}" if self.text else ""
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +102,10 @@ class Exercise:
     @cached_property
     def mistakes(self) -> tuple[tuple[object, str], ...]:
         """Wrong answers with their sentences; a row whose expression is None is none with these letters."""
-        rows = ((self.answer_of(row), filled(sentence, self.values)) for row, sentence in rows_of(self.table))
+        rows = (
+            (self.answer_of(row), filled(sentence, self.values))
+            for row, sentence in rows_of(self.table)
+        )
         return tuple((answer, sentence) for answer, sentence in rows if answer is not None)
 
     @property
@@ -117,7 +122,9 @@ class Exercise:
         try:
             if is_open(answer):
                 raise NotAttempted
-            diagnosis = self.diagnose(guarded(answer) if isinstance(answer, FunctionType) else answer)
+            diagnosis = self.diagnose(
+                guarded(answer) if isinstance(answer, FunctionType) else answer
+            )
         except Exception as error:  # noqa: BLE001 - the reader's code may raise anything
             if is_stub_error(error):
                 return Feedback(exercise_id=self.id, status="not attempted yet")
@@ -126,7 +133,9 @@ class Exercise:
             if not callable(answer) and "object is not callable" in str(error):
                 diagnosis = f"{kind_of(answer)}; the answer is a function."
         if diagnosis is None:
-            return Feedback(exercise_id=self.id, status="right", text=filled(self.because, self.values))
+            return Feedback(
+                exercise_id=self.id, status="right", text=filled(self.because, self.values)
+            )
         return Feedback(exercise_id=self.id, status="not yet", text=diagnosis)
 
 
@@ -151,8 +160,12 @@ class NumberExercise(Exercise):
         answer, right = plain(answer), self.right
         if isinstance(answer, bool) or not isinstance(answer, Real):
             counted = self.unit and self.unit.split()[0] not in ("the", "share")
-            return f"{kind_of(answer)}; the answer is a number{f' of {self.unit}' if counted else ''}."
-        if agree(answer, right, self.tolerance) or any(agree(answer, form) for form in self.accepted):
+            return (
+                f"{kind_of(answer)}; the answer is a number{f' of {self.unit}' if counted else ''}."
+            )
+        if agree(answer, right, self.tolerance) or any(
+            agree(answer, form) for form in self.accepted
+        ):
             return None
         for mistaken, sentence in self.mistakes:
             if agree(answer, mistaken, max(self.tolerance, 1e-9)):
@@ -207,7 +220,11 @@ class FunctionExercise(Exercise):
 
     def answer_of(self, expression: object) -> object:
         """The function of the letters and the arguments of ``right`` that an expression stands for."""
-        return function_of(expression, self.right, self.values) if isinstance(expression, str) else expression
+        return (
+            function_of(expression, self.right, self.values)
+            if isinstance(expression, str)
+            else expression
+        )
 
     def diagnose(self, answer: object) -> str | None:
         if not callable(answer):
@@ -231,7 +248,11 @@ class FunctionExercise(Exercise):
             if not agree(mine, theirs, self.tolerance):
                 call = f"{self._call(answer, probe)} returned {shown(mine, self.shows)}."
                 far = how_far(mine, theirs) if numbers and self.shows is repr else ""
-                wanted_words = "That is not right." if self.hides_results else f"Wanted: {shown(theirs, self.shows)}."
+                wanted_words = (
+                    "That is not right."
+                    if self.hides_results
+                    else f"Wanted: {shown(theirs, self.shows)}."
+                )
                 return f"{call} {far or wanted_words} I cannot tell which mistake this is."
         return None
 
@@ -255,7 +276,9 @@ class FunctionExercise(Exercise):
             for table in (self.parts, self.extras)
         )
         close = max(self.tolerance, 1e-9)
-        return unit_slip(given, wanted, self.unit, self.tolerance) or part_slip(given, wanted, *columns, close)
+        return unit_slip(given, wanted, self.unit, self.tolerance) or part_slip(
+            given, wanted, *columns, close
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,7 +305,9 @@ def check(exercise_id: str, answer: object) -> Feedback:
     if exercise_id not in exercises:
         known = ", ".join(exercises) or "none"
         return Feedback(
-            exercise_id=exercise_id, status="not yet", text=f"There is no such exercise; known: {known}."
+            exercise_id=exercise_id,
+            status="not yet",
+            text=f"There is no such exercise; known: {known}.",
         )
     return exercises[exercise_id].check(answer)
 

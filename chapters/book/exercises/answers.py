@@ -22,7 +22,9 @@ def listed(result: object) -> object:
 def whole(answer: object) -> object:
     """A whole number of any type as an int; anything else, a bool as well, as it is."""
     answer = plain(answer)
-    is_whole = isinstance(answer, Integral) or isinstance(answer, Real) and float(answer).is_integer()
+    is_whole = (
+        isinstance(answer, Integral) or isinstance(answer, Real) and float(answer).is_integer()
+    )
     return int(answer) if is_whole and not isinstance(answer, bool) else answer
 
 
@@ -33,7 +35,9 @@ def names_in(function: Callable) -> list[str]:
         code = todo.pop()
         if isinstance(code, CodeType):
             found += code.co_names
-            found += [step.argrepr for step in dis.get_instructions(code) if step.opname == "BINARY_OP"]
+            found += [
+                step.argrepr for step in dis.get_instructions(code) if step.opname == "BINARY_OP"
+            ]
             todo += code.co_consts
     return found
 
@@ -68,7 +72,9 @@ def is_stub_error(error: Exception) -> bool:
     """Whether an error comes from computing with the dots of a stub, or from a stub that raises it."""
     if isinstance(error, TypeError) and "ellipsis" in str(error).lower():
         return True
-    return isinstance(error, NotAttempted) or (isinstance(error, NotImplementedError) and not str(error))
+    return isinstance(error, NotAttempted) or (
+        isinstance(error, NotImplementedError) and not str(error)
+    )
 
 
 def kind_of(answer: object) -> str:

@@ -47,7 +47,9 @@ def judge_seq_len(answer: object) -> str | None:
         return f"{answer:,} is not a multiple of 1,024."
     if "optimizer" in peak_name(answer):
         still = f"At {answer:,} tokens the peak is still inside the optimizer's step."
-        if "optimizer" not in peak_name(answer, FP32) and "optimizer" in peak_name(answer - 1024, FP32):
+        if "optimizer" not in peak_name(answer, FP32) and "optimizer" in peak_name(
+            answer - 1024, FP32
+        ):
             return f"{still} In float32, the default, it has moved: check that your run has precision=PURE_BF16."
         return still
     if answer > 1024 and "optimizer" not in peak_name(answer - 1024):
@@ -72,22 +74,34 @@ def judge_fill(answer: object, setup: TrainingSetup, card: Card) -> str | None:
     answer, label_gb, room = int(answer), card.label_gb, card.memory_bytes - CONTEXT_BYTES
     slips = {
         "This is the answer without recomputation. Set recomputation='full'.": (room, "none"),
-        "This is the answer in float32, the default. Set precision=PURE_BF16.": (room, "full", FP32),
-        "You used the whole card. Leave 2 GiB for the context and the allocator.": (card.memory_bytes, "full"),
+        "This is the answer in float32, the default. Set precision=PURE_BF16.": (
+            room,
+            "full",
+            FP32,
+        ),
+        "You used the whole card. Leave 2 GiB for the context and the allocator.": (
+            card.memory_bytes,
+            "full",
+        ),
         "You took the label for GiB. The card reports fewer bytes: CARDS has them.": (
-            label_gb * GIB - CONTEXT_BYTES, "full",
+            label_gb * GIB - CONTEXT_BYTES,
+            "full",
         ),
         "You took the label for 10**9 bytes. The card reports more: CARDS has them.": (
-            label_gb * 10**9 - CONTEXT_BYTES, "full",
+            label_gb * 10**9 - CONTEXT_BYTES,
+            "full",
         ),
         "You left 2·10⁹ bytes. 2 GiB are more.": (card.memory_bytes - 2 * 10**9, "full"),
     }
     if answer == largest_batch(setup, room):
         return None
     ways = [
-        words for words, (room_bytes, recomputation, *precision) in slips.items()
-        if answer == largest_batch(
-            replace(setup, recomputation=recomputation, precision=(*precision, setup.precision)[0]), room_bytes
+        words
+        for words, (room_bytes, recomputation, *precision) in slips.items()
+        if answer
+        == largest_batch(
+            replace(setup, recomputation=recomputation, precision=(*precision, setup.precision)[0]),
+            room_bytes,
         )
     ]
     if len(ways) == 1:
@@ -198,7 +212,11 @@ EXERCISES = (
     ),
     NumberExercise(
         id="1.2",
-        letters={"P": count_parameters(LLAMA_2_7B), "billions": "round(P / 10**9)", "rounded": "round(P, -8)"},
+        letters={
+            "P": count_parameters(LLAMA_2_7B),
+            "billions": "round(P / 10**9)",
+            "rounded": "round(P, -8)",
+        },
         formula="8 * P",
         tolerance=0.005,
         also=("2 * 4 * float(f'{P:.3g}')", "float(f'{8 * P:.3g}')", "8 * P"),
@@ -224,7 +242,11 @@ EXERCISES = (
         letters={"count": llama_parameters},
         right=llama_parameters,
         unit="parameters",
-        probes=((4096, 32, 32000, 4096, 11008), (4096, 32, 128256, 1024, 14336), (2048, 16, 1000, 512, 3000)),
+        probes=(
+            (4096, 32, 32000, 4096, 11008),
+            (4096, 32, 128256, 1024, 14336),
+            (2048, 16, 1000, 512, 3000),
+        ),
         because="It gives Llama-2-7B's 6,738,415,616 and Llama-3-8B's 8,030,261,248.",
         parts="""
         v * h :: one table of v times h (token embedding and head are two tensors)

@@ -44,7 +44,9 @@ def share_moved(name: str, rounds_first: bool = True) -> float:
     return float(np.mean(moved != weights))
 
 
-def average(xs: Iterable, mean: object = 0.0, beta: object = 0.999, weight: object = 0.001) -> torch.Tensor:
+def average(
+    xs: Iterable, mean: object = 0.0, beta: object = 0.999, weight: object = 0.001
+) -> torch.Tensor:
     """The moving average in the precision of its arguments, rounded to BF16 once more; of floats in float64."""
     for x in xs:
         mean = beta * mean + weight * x
@@ -60,29 +62,47 @@ _ONES = torch.ones(2000, dtype=torch.bfloat16)
 _STEPS = torch.cat([torch.ones(1500), torch.zeros(500)]).bfloat16()
 _BETA, _WEIGHT = torch.tensor((0.999, 0.001), dtype=torch.bfloat16)
 _MEANS = (
-    (lambda xs: average(xs, torch.zeros_like(_BETA), _BETA, _WEIGHT),
-     "It still stops at 0.5: as long as mean is BF16, a thousandth is less than half its step there."),
-    (lambda xs: average(xs, torch.zeros(()), _BETA.float(), _WEIGHT),
-     "mean is wide now, but beta went through BF16, where 0.999 is 1: nothing is forgotten."),
-    (lambda xs: xs.float().mean().bfloat16(),
-     "That is the plain mean of all values. A moving average starts at 0 and forgets."),
-    (lambda xs: torch.tensor(moving_mean(xs).item() / (1 - 0.999 ** len(xs))).bfloat16(),
-     "That is the moving average with Adam's bias correction. Asked is the plain average."),
-    (lambda xs: average(xs.tolist(), beta=0.001, weight=0.999),
-     "Your result is close to the last value. Are the weights turned round? 0.999 belongs to mean, 0.001 to x."),
-    (lambda xs: average(xs.tolist(), beta=0.99, weight=0.01),
-     "Your mean forgets ten times as fast: 0.999 belongs to mean, 0.001 to x."),
-    (lambda xs: average(xs.half(), torch.zeros((), dtype=torch.float16)),
-     "float16 has three bits more than BF16 and sticks too, only later. Use a wide number."),
-    (lambda xs: average(xs.tolist()[1:], mean=xs[0].item()),
-     "You started at the first value. The average starts at 0."),
+    (
+        lambda xs: average(xs, torch.zeros_like(_BETA), _BETA, _WEIGHT),
+        "It still stops at 0.5: as long as mean is BF16, a thousandth is less than half its step there.",
+    ),
+    (
+        lambda xs: average(xs, torch.zeros(()), _BETA.float(), _WEIGHT),
+        "mean is wide now, but beta went through BF16, where 0.999 is 1: nothing is forgotten.",
+    ),
+    (
+        lambda xs: xs.float().mean().bfloat16(),
+        "That is the plain mean of all values. A moving average starts at 0 and forgets.",
+    ),
+    (
+        lambda xs: torch.tensor(moving_mean(xs).item() / (1 - 0.999 ** len(xs))).bfloat16(),
+        "That is the moving average with Adam's bias correction. Asked is the plain average.",
+    ),
+    (
+        lambda xs: average(xs.tolist(), beta=0.001, weight=0.999),
+        "Your result is close to the last value. Are the weights turned round? 0.999 belongs to mean, 0.001 to x.",
+    ),
+    (
+        lambda xs: average(xs.tolist(), beta=0.99, weight=0.01),
+        "Your mean forgets ten times as fast: 0.999 belongs to mean, 0.001 to x.",
+    ),
+    (
+        lambda xs: average(xs.half(), torch.zeros((), dtype=torch.float16)),
+        "float16 has three bits more than BF16 and sticks too, only later. Use a wide number.",
+    ),
+    (
+        lambda xs: average(xs.tolist()[1:], mean=xs[0].item()),
+        "You started at the first value. The average starts at 0.",
+    ),
 )
 """Wrong averages with their diagnoses; on ``_STEPS`` no two of them agree."""
 
 
 def _judge_moving_mean(answer) -> str | None:
     given = [answer(_STEPS), answer(_ONES)]
-    if not all(isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16 for value in given):
+    if not all(
+        isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16 for value in given
+    ):
         return "The result is to be a BF16 tensor: round once, at the end."
     if any(value.numel() != 1 for value in given):
         return f"The result has {given[0].numel():,} values. Asked is the mean after the last one: one number."
@@ -108,10 +128,12 @@ def _judge_scale(answer) -> str | None:
         return f"{answer!r} is not a number."
     if not 0 < answer < math.inf:
         return f"{answer!r} is no scale. It is a power of two, above 0."
-    largest, right = FORMATS["float16"].max, 2 ** math.floor(math.log2(FORMATS["float16"].max / 3.0))
+    largest = FORMATS["float16"].max
+    right = 2 ** math.floor(math.log2(FORMATS["float16"].max / 3.0))
     known = {
         math.log2(right): "That is the exponent. The scale is 2 to that power.",
-        1 / right: "That is one over the scale. The gradients are multiplied by it, so that small ones survive.",
+        1
+        / right: "That is one over the scale. The gradients are multiplied by it, so that small ones survive.",
         largest: "That is FP16's largest value. Three times the scale has to stay below it.",
         2**16: "That is where PyTorch's GradScaler starts. Here it overflows at once.",
     }
@@ -141,7 +163,9 @@ def _judge_stochastic(answer) -> str | None:
     if not np.all(np.isin(given, (0.25, 0.5))):
         return "0.3 with a gap of 0.25 can become 0.25 or 0.5, nothing else: the results are multiples of gap."
     if np.all(given == given[0]):
-        if np.ptp([float(np.asarray(answer(x, gap, np.random.default_rng(i)))[0]) for i in range(40)]):
+        if np.ptp(
+            [float(np.asarray(answer(x, gap, np.random.default_rng(i)))[0]) for i in range(40)]
+        ):
             return "One coin decides for all values. Each value needs a chance of its own: rng.random(x.shape)."
         way = ("down", "up")[int(given[0] > 0.3)]
         return f"Every 0.3 goes {way}, each time: nothing is left to chance."
@@ -182,8 +206,13 @@ EXERCISES = (
     NumberExercise(
         id="2.1",
         letters={
-            "decode": decode, "code": 0b0_10010_11, "field": "code >> 2 & 31", "mantissa": "code & 3",
-            "power": "2.0 ** (field - 15)", "significand": "1 + mantissa / 4", "value": "power * significand",
+            "decode": decode,
+            "code": 0b0_10010_11,
+            "field": "code >> 2 & 31",
+            "mantissa": "code & 3",
+            "power": "2.0 ** (field - 15)",
+            "significand": "1 + mantissa / 4",
+            "value": "power * significand",
         },
         formula="value",
         unit="",
@@ -238,8 +267,12 @@ EXERCISES = (
     NumberExercise(
         id="2.3",
         letters={
-            "sticks": sticks_at, "log2": math.log2, "term": 0.1,
-            "total": "sticks(term, 'float16')", "step": "total / 2**10", "count": additions_until_stuck,
+            "sticks": sticks_at,
+            "log2": math.log2,
+            "term": 0.1,
+            "total": "sticks(term, 'float16')",
+            "step": "total / 2**10",
+            "count": additions_until_stuck,
         },
         formula="total",
         unit="",
@@ -270,7 +303,13 @@ EXERCISES = (
     ),
     FunctionExercise(
         id="2.4",
-        letters={"cut": 16, "half": "1 << cut - 1", "right": to_bfloat16, "decode": decode, "torch": torch},
+        letters={
+            "cut": 16,
+            "half": "1 << cut - 1",
+            "right": to_bfloat16,
+            "decode": decode,
+            "torch": torch,
+        },
         right=to_bfloat16,
         probes=bits_to_round(16),
         forbidden=("torch", "np", "numpy", "struct", "float", "round_to", "encode", "decode", "/"),
@@ -332,7 +371,11 @@ EXERCISES = (
     ),
     ChoiceExercise(
         id="2.9",
-        letters={"fp16": FORMATS["float16"], "bf16": FORMATS["bfloat16"], "e5m2": FORMATS["float8_e5m2"]},
+        letters={
+            "fp16": FORMATS["float16"],
+            "bf16": FORMATS["bfloat16"],
+            "e5m2": FORMATS["float8_e5m2"],
+        },
         right="b",
         because="BF16 reaches {bf16.max:.2g}, is off by {bf16.eps / 2:.1%} at most, and an A100 multiplies it.",
         table="""

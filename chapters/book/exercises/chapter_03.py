@@ -5,8 +5,20 @@ from dataclasses import replace
 
 import torch
 
-from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise, names_in
-from book.exercises.training_loops import judge_clipping, judge_loop, near, without_cache, zeroed_first
+from book.exercises import (
+    ChoiceExercise,
+    FunctionExercise,
+    JudgedExercise,
+    NumberExercise,
+    names_in,
+)
+from book.exercises.training_loops import (
+    judge_clipping,
+    judge_loop,
+    near,
+    without_cache,
+    zeroed_first,
+)
 from memkit.formula.estimate import estimate_memory
 from memkit.models import LLAMA_3_8B
 from memkit.recipes import AUTOCAST_BF16, FUSED_ADAMW
@@ -33,8 +45,14 @@ def _judge_master_step(answer, scale: float, lr: float) -> str | None:
         return "master did not move: change it in place (master -= ...), or the next step starts from the old one."
     for found, words in (
         (-right, "Still uphill: the update has the wrong sign. A step goes against the gradient."),
-        (right * scale, f"The step is {scale:,.0f} times too large: the gradient is still multiplied by the scale."),
-        (right * scale**2, "The step is too large by the scale twice: you multiplied where you should divide."),
+        (
+            right * scale,
+            f"The step is {scale:,.0f} times too large: the gradient is still multiplied by the scale.",
+        ),
+        (
+            right * scale**2,
+            "The step is too large by the scale twice: you multiplied where you should divide.",
+        ),
         (right / lr, "The learning rate is missing."),
         (-right * scale, "Still uphill, and the gradient is still multiplied by the scale."),
         (right * scale / lr, "Scale and learning rate are both missing."),
@@ -74,7 +92,9 @@ _SCALES = tuple(
 )
 
 
-def _wrong_move(scale, clean, overflowed, interval, early=0, halves=2, resets=True, counts_on=False):
+def _wrong_move(
+    scale, clean, overflowed, interval, early=0, halves=2, resets=True, counts_on=False
+):
     if overflowed:
         return scale / halves, 0 if resets else clean
     if clean + 1 + early == interval:
@@ -93,7 +113,11 @@ def _judge_by_chance(answer) -> str | None:
     if not isinstance(given, torch.Tensor) or given.dtype != torch.bfloat16:
         return "The result is to be a BF16 tensor."
     if given.shape != kept.shape:
-        words = " randint makes int64, 8 bytes each: give it dtype=torch.int32." if given.numel() == 2 * num else ""
+        words = (
+            " randint makes int64, 8 bytes each: give it dtype=torch.int32."
+            if given.numel() == 2 * num
+            else ""
+        )
         return f"The result has the shape {tuple(given.shape)}; x has {tuple(kept.shape)}.{words}"
     if not torch.equal(x, kept):
         return "You changed x itself; work on a copy of its bits."
@@ -103,7 +127,9 @@ def _judge_by_chance(answer) -> str | None:
     if bool((values < low).any()):
         return "Some values went down by a whole step: the random integer is below 0 too. It runs from 0 up to 2^16."
     if bool(((values != low) & (values != high)).any()):
-        if bool((values > high).any()) and bool(torch.isin(values, torch.tensor([low, high, 1 + 2**-6])).all()):
+        if bool((values > high).any()) and bool(
+            torch.isin(values, torch.tensor([low, high, 1 + 2**-6])).all()
+        ):
             return "Some values went up by two steps: the random integer is too large. It runs from 0 up to 2^16."
         return "Some values are neither of the two neighbours: clear exactly the lower 16 bits, after the addition."
     share = (values == high).float().mean().item()
@@ -143,8 +169,11 @@ def _judge_by_chance(answer) -> str | None:
 def autocast_share(micro_batch_size: int, seq_len: int, attention: str = "flash") -> float:
     """The peak of a step of Llama-3-8B under bf16 autocast as a share of its peak in float32."""
     setup = TrainingSetup(
-        model=LLAMA_3_8B, optimizer=FUSED_ADAMW, attention=attention,
-        micro_batch_size=micro_batch_size, seq_len=seq_len,
+        model=LLAMA_3_8B,
+        optimizer=FUSED_ADAMW,
+        attention=attention,
+        micro_batch_size=micro_batch_size,
+        seq_len=seq_len,
     )
     autocast = replace(setup, precision=AUTOCAST_BF16)
     return estimate_memory(autocast).peak_bytes / estimate_memory(setup).peak_bytes
@@ -176,8 +205,14 @@ EXERCISES = (
     NumberExercise(
         id="3.2",
         letters={
-            "log2": math.log2, "ceil": math.ceil, "first": 16, "limit": 6_000, "exact": "first - log2(limit)",
-            "steps": "ceil(exact)", "last": "first - steps + 1", "settled": "2 ** (first - steps)",
+            "log2": math.log2,
+            "ceil": math.ceil,
+            "first": 16,
+            "limit": 6_000,
+            "exact": "first - log2(limit)",
+            "steps": "ceil(exact)",
+            "last": "first - steps + 1",
+            "settled": "2 ** (first - steps)",
         },
         formula="steps",
         unit="skipped steps",

@@ -5,7 +5,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
-from book.exercises import ChoiceExercise, Feedback, FunctionExercise, JudgedExercise, NumberExercise
+from book.exercises import (
+    ChoiceExercise,
+    Feedback,
+    FunctionExercise,
+    JudgedExercise,
+    NumberExercise,
+)
 from memkit.formula.activations import block_ledger
 from memkit.models import GPT2_LARGE, LLAMA_3_8B, llama_config
 from memkit.recipes import PURE_BF16
@@ -51,7 +57,9 @@ def judge_list(ops: object) -> str | None:
     if "gelu" in ops:
         return "You save the output of gelu: 8 sbh more, and it costs no product to compute again."
     if step_flops(setup, strategy).recomputed:
-        missing = {p.name for p in block_products(setup) if p.flops} - {p.name for p in saved_products(setup, strategy)}
+        missing = {p.name for p in block_products(setup) if p.flops} - {
+            p.name for p in saved_products(setup, strategy)
+        }
         return f"These still run again: {', '.join(sorted(missing))}."
     return None
 
@@ -78,7 +86,11 @@ def bill_of(make_policy: Callable[[], Callable]) -> PolicyBill:
     setup, sbh = SMALL_LLAMA, SMALL_LLAMA.seq_len * SMALL_LLAMA.model.hidden_size
 
     def stored(how) -> int:
-        return trace_memory(strategy_build(setup, FULL, make_policy=how), steps=1).at("forward").activations
+        return (
+            trace_memory(strategy_build(setup, FULL, make_policy=how), steps=1)
+            .at("forward")
+            .activations
+        )
 
     full = step_flops(setup, FULL)
     more = counted_flops(setup, FULL, make_policy=make_policy).total - full.total
@@ -141,8 +153,13 @@ EXERCISES = (
     NumberExercise(
         id="4.2",
         letters={
-            "model": LLAMA_3_8B, "s": 8192, "L": "model.num_layers", "h": "model.hidden_size",
-            "ledger": lambda model, s: block_ledger(TrainingSetup(model=model, precision=PURE_BF16, seq_len=s)),
+            "model": LLAMA_3_8B,
+            "s": 8192,
+            "L": "model.num_layers",
+            "h": "model.hidden_size",
+            "ledger": lambda model, s: block_ledger(
+                TrainingSetup(model=model, precision=PURE_BF16, seq_len=s)
+            ),
             "kept": "round(ledger(model, s).per_sbh)",
             "or_tokens": "', or the tokens for the hidden size' if s == 2 * h else ''",
         },

@@ -33,7 +33,10 @@ def peak_bytes(micro_batch_size: int, grad_accum_steps: int) -> int:
     """The predicted peak of exercise 5.7's window."""
     return second_step(
         TrainingSetup(
-            model=GPT2_MEDIUM, optimizer=FUSED_ADAMW, seq_len=1024, micro_batch_size=micro_batch_size,
+            model=GPT2_MEDIUM,
+            optimizer=FUSED_ADAMW,
+            seq_len=1024,
+            micro_batch_size=micro_batch_size,
             grad_accum_steps=grad_accum_steps,
         )
     ).peak_bytes
@@ -43,7 +46,9 @@ def judge_cut(cut: object, num_sequences: int, card_bytes: int) -> str | None:
     """Whether a window of sequences of 1,024 tokens fits the card in the fewest forwards."""
     pair = tuple(map(whole, cut)) if isinstance(cut, (tuple, list)) else ()
     if not (len(pair) == 2 and all(type(n) is int and n > 0 for n in pair)):
-        return f"{cut!r} is not a pair of whole numbers above 0: (micro_batch_size, grad_accum_steps)."
+        return (
+            f"{cut!r} is not a pair of whole numbers above 0: (micro_batch_size, grad_accum_steps)."
+        )
     size, steps = pair
     if size * steps != num_sequences:
         if size * steps == num_sequences * 1024:
@@ -58,7 +63,10 @@ def judge_cut(cut: object, num_sequences: int, card_bytes: int) -> str | None:
         if alone <= room and steps > 1:
             return f"{text} The first micro-batch fits, at {format_bytes(alone)}; the second has the gradients besides."
         return text
-    if num_sequences % (2 * size) == 0 and peak_bytes(2 * size, num_sequences // (2 * size)) <= room:
+    if (
+        num_sequences % (2 * size) == 0
+        and peak_bytes(2 * size, num_sequences // (2 * size)) <= room
+    ):
         return f"It fits, at {format_bytes(peak)}. So do {2 * size} sequences at a time, in half as many forwards."
     return None
 
@@ -67,8 +75,12 @@ EXERCISES = (
     NumberExercise(
         id="5.1",
         letters={
-            "tokens": 2_097_152, "s": 4096, "b": 4, "ranks": 16,
-            "forward": "s * b * ranks", "steps": "tokens // forward",
+            "tokens": 2_097_152,
+            "s": 4096,
+            "b": 4,
+            "ranks": 16,
+            "forward": "s * b * ranks",
+            "steps": "tokens // forward",
         },
         formula="steps",
         unit="accumulation steps",

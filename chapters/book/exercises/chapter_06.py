@@ -23,7 +23,9 @@ def _outliers(size: float = 100.0) -> np.ndarray:
     return x
 
 
-def share_lost(element: str, counts_all: bool = False, scaling: str = "tensor", size: float = 100.0) -> float:
+def share_lost(
+    element: str, counts_all: bool = False, scaling: str = "tensor", size: float = 100.0
+) -> float:
     """Share of the ordinary values of exercise 6.5 that become 0."""
     held = scale_to(_outliers(size), element, scaling).dequantize()
     return float(np.mean((held if counts_all else held[:, ~_IS_LARGE]) == 0))

@@ -10,7 +10,13 @@ from numbers import Real
 
 import torch
 
-from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise, unit_slip
+from book.exercises import (
+    ChoiceExercise,
+    FunctionExercise,
+    JudgedExercise,
+    NumberExercise,
+    unit_slip,
+)
 from book.small_programs import ragged_build
 from memkit import models
 from memkit.recipes import AUTOCAST_BF16
@@ -94,7 +100,10 @@ def _growth(peaks: list[int]) -> str | None:
     if per_batch > 4 * hidden_bytes:
         return grows + "you keep the graph of every batch, and with it what its forward saved."
     if per_batch == loss_bytes:
-        return grows + "one block of the smallest size. You keep every loss as a tensor; .item() reads the number."
+        return (
+            grows
+            + "one block of the smallest size. You keep every loss as a tensor; .item() reads the number."
+        )
     if per_batch == output_bytes:
         return grows + "you keep one output per batch."
     if per_batch > 0:
@@ -153,7 +162,11 @@ def _is_stopped():
 
 
 PASSES_THROUGH = (
-    (_mismatches, RuntimeError, "A shape mismatch of the step, which is a RuntimeError too, disappeared."),
+    (
+        _mismatches,
+        RuntimeError,
+        "A shape mismatch of the step, which is a RuntimeError too, disappeared.",
+    ),
     (_breaks, ValueError, "A ValueError of the step disappeared."),
     (_is_stopped, KeyboardInterrupt, "Ctrl-C disappeared: a bare except catches even that."),
 )
@@ -221,7 +234,9 @@ def judge_mystery(answer) -> str | None:
     if name != "statistics":
         return f"No line of the snapshot grows in {name!r}. Which blocks are made in each step, and never freed?"
     if num_bytes == 5 * LEAK_BYTES:
-        return "The place is right. These are the bytes of all five steps; the question is about one."
+        return (
+            "The place is right. These are the bytes of all five steps; the question is about one."
+        )
     if isinstance(num_bytes, Real) and (slip := unit_slip([num_bytes], [LEAK_BYTES], "bytes")):
         return f"The place is right. {slip}"
     if num_bytes != LEAK_BYTES:
@@ -256,7 +271,9 @@ def judge_order(answer) -> str | None:
     trace = trace_script(ragged_build(small_llama(), lengths), steps=len(lengths))
     failure = replay_trace(trace, AllocatorConfig(), capacity_bytes=CARD_MIB * MIB).failure
     if failure is not None:
-        phases = [phase for phase, _ in groupby(event.phase for event in trace.events[: failure.event])]
+        phases = [
+            phase for phase, _ in groupby(event.phase for event in trace.events[: failure.event])
+        ]
         tokens = lengths[phases.count("zero_grad")]
         asked = format_bytes(failure.requested_bytes)
         return f"It fails in the batch of {tokens} tokens, asking for {asked}: no cached block is large enough."
@@ -281,7 +298,10 @@ EXERCISES = (
     NumberExercise(
         id="7.2",
         letters={
-            "capacity": 23.64, "in_use": 23.33, "allocated": 21.90, "cached": 0.61,
+            "capacity": 23.64,
+            "in_use": 23.33,
+            "allocated": 21.90,
+            "cached": 0.61,
             "outside": "in_use - allocated - cached",
         },
         formula="outside",
@@ -309,8 +329,18 @@ EXERCISES = (
         letters={"MIB": MIB, "segment": segment_bytes},
         right=segment_bytes,
         probes=tuple(
-            (size,) for size in
-            (4, MIB, MIB + 1, 3 * MIB, 10 * MIB - KIB, 10 * MIB, 14 * MIB, 24 * MIB + KIB, 25 * MIB + 1)
+            (size,)
+            for size in (
+                4,
+                MIB,
+                MIB + 1,
+                3 * MIB,
+                10 * MIB - KIB,
+                10 * MIB,
+                14 * MIB,
+                24 * MIB + KIB,
+                25 * MIB + 1,
+            )
         ),
         because="Small requests share segments of 2 MiB, middling ones of 20 MiB, large ones have their own.",
         table="""

@@ -180,7 +180,12 @@ EXERCISES = (
         right=model_bytes,
         unit="bytes",
         tolerance=1e-9,
-        probes=(((50, 400, 30), 2, 1), ((50, 400, 30), 4, 8), ((7, 3, 9, 5), 8, 1), ((7, 3, 9, 5), 2, 2)),
+        probes=(
+            ((50, 400, 30), 2, 1),
+            ((50, 400, 30), 4, 8),
+            ((7, 3, 9, 5), 8, 1),
+            ((7, 3, 9, 5), 2, 2),
+        ),
         also=(
             "(2 + states) * sum(sizes) + 2 * (max if n == 1 else sum)(sizes)",
             "max((2 + states) * sum(sizes) + 2 * (sum(sizes) if n > 1 else g) for g in sizes)",

@@ -20,7 +20,9 @@ ROOM_BYTES, MOST_RANKS = 76 * GIB, 8
 
 def rank_bytes(P, stage, n, sizes=(2, 2, 12), cut=(3, 2, 1)):
     """Bytes at rest of P parameters on one of n ranks: weights, gradients, states, each divided from a stage on."""
-    return sum(size * P / (n if stage >= first else 1) for size, first in zip(sizes, cut, strict=True))
+    return sum(
+        size * P / (n if stage >= first else 1) for size, first in zip(sizes, cut, strict=True)
+    )
 
 
 def moved(stage, m, syncs_each, reduce=2, gathers=2, scatter=1):
@@ -32,11 +34,10 @@ def moved(stage, m, syncs_each, reduce=2, gathers=2, scatter=1):
 @cache
 def peak_and_traffic(stage: int, dp_size: int) -> tuple[int, int]:
     """The peak of a rank and the bytes that it sends, for the run of exercise 9.6."""
-    setup = TrainingSetup(
-        model=LLAMA_2_7B, seq_len=2048, micro_batch_size=4, optimizer=FUSED_ADAMW
-    )
+    setup = TrainingSetup(model=LLAMA_2_7B, seq_len=2048, micro_batch_size=4, optimizer=FUSED_ADAMW)
     layout = Layout(stage=stage, dp_size=dp_size, param_dtype="bfloat16", reduce_dtype="float32")
-    return estimate_sharded(setup, layout).for_step(2).peak_bytes, step_traffic(setup, layout).sent_bytes
+    peak_bytes = estimate_sharded(setup, layout).for_step(2).peak_bytes
+    return peak_bytes, step_traffic(setup, layout).sent_bytes
 
 
 def judge_layout(layout: object) -> str | None:
@@ -47,7 +48,9 @@ def judge_layout(layout: object) -> str | None:
     stage, ranks = pair
     if stage not in (2, 3) or ranks not in (1, 2, 4, 8):
         turned = " The stage comes first." if stage in (1, 2, 4, 8) and ranks in (2, 3) else ""
-        return f"(stage, ranks) = {stage}, {ranks}: take stage 2 or 3, and 1, 2, 4 or 8 ranks.{turned}"
+        return (
+            f"(stage, ranks) = {stage}, {ranks}: take stage 2 or 3, and 1, 2, 4 or 8 ranks.{turned}"
+        )
     peak, sent = peak_and_traffic(stage, ranks)
     if peak > ROOM_BYTES:
         return f"It peaks at {format_bytes(peak)} a rank; the room is {format_bytes(ROOM_BYTES)}."
@@ -143,7 +146,14 @@ EXERCISES = (
         letters={"moved": moved},
         right=moved,
         tolerance=1e-9,
-        probes=((0, 1, True), (0, 4, True), (0, 4, False), (3, 1, True), (3, 4, True), (3, 4, False)),
+        probes=(
+            (0, 1, True),
+            (0, 4, True),
+            (0, 4, False),
+            (3, 1, True),
+            (3, 4, True),
+            (3, 4, False),
+        ),
         because="Gradients can wait for the last micro-batch; weights are gathered twice in each.",
         table="""
         moved(stage, m, True) :: This is still the broken version. With syncs_each=False the gradients are sent

@@ -3,7 +3,13 @@
 from dataclasses import replace
 from operator import itemgetter
 
-from book.exercises import ChoiceExercise, Feedback, FunctionExercise, JudgedExercise, NumberExercise
+from book.exercises import (
+    ChoiceExercise,
+    Feedback,
+    FunctionExercise,
+    JudgedExercise,
+    NumberExercise,
+)
 from memkit.cards import CARDS
 from memkit.models import GPT2_XL, LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_8B, LLAMA_32_1B
 from memkit.recipes import AUTOCAST_BF16, FUSED_ADAMW, PURE_BF16, OptimizerConfig
@@ -22,12 +28,20 @@ _again = replace(_accumulated, recomputation="full")
 _fused = replace(_again, optimizer=FUSED_ADAMW)
 _small = replace(_fused, optimizer=SMALL)
 _pure = replace(_small, precision=PURE_BF16)
-_lora = replace(_pure, optimizer=FUSED_ADAMW, adapter=AdapterConfig(rank=16, targets=linear_layers(LLAMA_2_7B)))
+_lora = replace(
+    _pure, optimizer=FUSED_ADAMW, adapter=AdapterConfig(rank=16, targets=linear_layers(LLAMA_2_7B))
+)
 _qlora = replace(_lora, adapter=replace(_lora.adapter, base="nf4"))
 STAIR = {
-    "fp32": START, "autocast bf16": _autocast, "in four pieces": _accumulated, "blocks twice": _again,
-    "fused AdamW": _fused, "8-bit states": _small, "pure bf16": _pure,
-    "LoRA r = 16": _lora, "QLoRA r = 16": _qlora,
+    "fp32": START,
+    "autocast bf16": _autocast,
+    "in four pieces": _accumulated,
+    "blocks twice": _again,
+    "fused AdamW": _fused,
+    "8-bit states": _small,
+    "pure bf16": _pure,
+    "LoRA r = 16": _lora,
+    "QLoRA r = 16": _qlora,
 }
 """The chapter's stair: each setup is the one before it with one change."""
 
@@ -35,7 +49,10 @@ STAIR = {
 PRICES = {"T4": 1, "RTX 3090": 2, "RTX 4090": 3, "A100 SXM 40 GB": 5, "A100 SXM 80 GB": 9}
 BUDGET = 20
 JOBS = {
-    "a": (GPT2_XL, 1024), "b": (LLAMA_32_1B, 4096), "c": (LLAMA_2_7B, 2048), "d": (LLAMA_3_8B, 2048),
+    "a": (GPT2_XL, 1024),
+    "b": (LLAMA_32_1B, 4096),
+    "c": (LLAMA_2_7B, 2048),
+    "d": (LLAMA_3_8B, 2048),
     "e": (LLAMA_2_13B, 1024),
 }
 """The design game: what a card costs, what there is to spend, and five jobs as (model, tokens of a sequence)."""
@@ -63,7 +80,11 @@ def judge_game(answer: object) -> str | None:
         return f"Give a dictionary with the jobs {', '.join(JOBS)}, each with (card, setup)."
     spent = 0
     for job, pair in answer.items():
-        if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[1], TrainingSetup)):
+        if not (
+            isinstance(pair, (tuple, list))
+            and len(pair) == 2
+            and isinstance(pair[1], TrainingSetup)
+        ):
             return f"Job {job}: give a pair, first a card's name, then a Job."
         card, setup = pair
         if card not in tuple(PRICES):
@@ -163,7 +184,8 @@ EXERCISES = (
         probes=(
             ([("a", 30, 1.0), ("b", 20, 1.2), ("c", 10, 2.0)], 24),
             ([("a", 30, 1.0), ("c", 10, 2.0), ("b", 20, 1.2)], 20),
-            ([("a", 30, 1.0)], 24), ([("c", 10, 2.0), ("d", 12, 1.5), ("a", 24, 3.0)], 24),
+            ([("a", 30, 1.0)], 24),
+            ([("c", 10, 2.0), ("d", 12, 1.5), ("a", 24, 3.0)], 24),
         ),
         also=("(sorted((p[2], p[0]) for p in plans if p[1] <= room) or [(0, None)])[0][1]",),
         because="The fastest plan of those that fit, and None if no plan fits.",
@@ -188,7 +210,11 @@ EXERCISES = (
         id="10.4",
         right=spare_bytes,
         unit="bytes",
-        probes=((20 * GIB, 25_294_995_456, GIB // 2), (25 * GIB, 25_294_995_456, GIB // 2), (0, 1060, 100)),
+        probes=(
+            (20 * GIB, 25_294_995_456, GIB // 2),
+            (25 * GIB, 25_294_995_456, GIB // 2),
+            (0, 1060, 100),
+        ),
         also=("c - k - int((c - k) / 100) - p",),
         because="The context goes off first. A hundredth of the rest is kept free. Then the step goes off.",
         table="""

@@ -59,7 +59,12 @@ EXERCISES = (
     NumberExercise(
         id="11.3",
         letters={
-            "ceil": ceil, "P": count_parameters(LLAMA_3_70B), "GIB": GIB, "card": 39.39, "context": 1, "own": 12.21,
+            "ceil": ceil,
+            "P": count_parameters(LLAMA_3_70B),
+            "GIB": GIB,
+            "card": 39.39,
+            "context": 1,
+            "own": 12.21,
             "states": "16 * P / GIB",
             "room": "card - context - own",
             "cards": "ceil(states / room)",
@@ -91,7 +96,9 @@ EXERCISES = (
     NumberExercise(
         id="11.4",
         letters={
-            "ceil": ceil, "GIB": GIB, "room": 78.19,
+            "ceil": ceil,
+            "GIB": GIB,
+            "room": 78.19,
             "weights": 2 * count_parameters(LLAMA_3_70B) / GIB,
             "tokens": 64 * 8192,
             "cache": f"tokens * {kv_cache_bytes_per_token(LLAMA_3_70B)} / GIB",

@@ -9,8 +9,11 @@ from stepscope.inference import kv_cache_bytes_per_token
 EXPERT = 3 * 4096 * 14336
 ATTENTION = 2 * 4096 * 32 * 128 + 2 * 4096 * 8 * 128
 MIXTRAL = {
-    "experts": 32 * 8 * EXPERT / 1e9, "used": 32 * 2 * EXPERT / 1e9, "attention": 32 * ATTENTION / 1e9,
-    "router": 32 * 4096 * 8 / 1e9, "outside": 2 * 32_000 * 4096 / 1e9,
+    "experts": 32 * 8 * EXPERT / 1e9,
+    "used": 32 * 2 * EXPERT / 1e9,
+    "attention": 32 * ATTENTION / 1e9,
+    "router": 32 * 4096 * 8 / 1e9,
+    "outside": 2 * 32_000 * 4096 / 1e9,
     "total": "experts + attention + router + outside",
 }
 """Billions of parameters of Mixtral-8x7B, norms left out."""
@@ -46,8 +49,11 @@ EXERCISES = (
     ),
     NumberExercise(
         id="12.2",
-        letters=MIXTRAL | {
-            "bits": 4.127 / 8, "others": "outside + router", "gb": "2 * (experts + others) + bits * attention",
+        letters=MIXTRAL
+        | {
+            "bits": 4.127 / 8,
+            "others": "outside + router",
+            "gb": "2 * (experts + others) + bits * attention",
         },
         formula="gb",
         unit="GB",

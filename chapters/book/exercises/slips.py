@@ -13,7 +13,9 @@ def agree(given: object, wanted: object, tolerance: float = 0.0) -> bool:
     >>> agree([1.0, "fp32"], (1, "fp32")), agree(101, 100, 0.02), agree(101, 100)
     (True, True, False)
     """
-    given, wanted = (value.tolist() if hasattr(value, "tolist") else value for value in (given, wanted))
+    given, wanted = (
+        value.tolist() if hasattr(value, "tolist") else value for value in (given, wanted)
+    )
     if isinstance(given, Real) and isinstance(wanted, Real):
         return math.isclose(given, wanted, rel_tol=tolerance) if tolerance else given == wanted
     if isinstance(given, Mapping) and isinstance(wanted, Mapping):
@@ -28,9 +30,23 @@ def agree(given: object, wanted: object, tolerance: float = 0.0) -> bool:
 
 
 UNITS = {
-    "bits": 1 / 8, "bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 10**3, "MB": 10**6,
-    "GB": 10**9, "TB": 10**12, "tokens": 1, "thousands of tokens": 10**3, "parameters": 1, "millions": 10**6,
-    "billions": 10**9, "share": 1, "percent": 0.01,
+    "bits": 1 / 8,
+    "bytes": 1,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "tokens": 1,
+    "thousands of tokens": 10**3,
+    "parameters": 1,
+    "millions": 10**6,
+    "billions": 10**9,
+    "share": 1,
+    "percent": 0.01,
 }
 """What one of each unit is worth in the first of its family."""
 
@@ -65,14 +81,18 @@ def unit_slip(given: Sequence, wanted: Sequence, unit: str, tolerance: float = 0
     return None
 
 
-def part_slip(given: Sequence, wanted: Sequence, parts: Mapping, extras: Mapping, close: float) -> str | None:
+def part_slip(
+    given: Sequence, wanted: Sequence, parts: Mapping, extras: Mapping, close: float
+) -> str | None:
     """Which addends are missing, counted twice or do not belong there; several ways are all named.
 
     >>> part_slip([11], [15], {"weights": [4], "gradients": [4], "states": [7]}, {"casts": [2]}, 1e-9)
     'Several slips lead here: weights missing; or gradients missing.'
     """
     ways = dict.fromkeys(
-        words for words, total in _ways(parts, extras) if agree(list(given), _plus(wanted, total), close)
+        words
+        for words, total in _ways(parts, extras)
+        if agree(list(given), _plus(wanted, total), close)
     )
     if not ways:
         return None

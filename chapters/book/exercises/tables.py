@@ -33,8 +33,14 @@ def rows_of(table: str) -> list[tuple[str, str]]:
         elif rows:
             rows[-1][1] += f" {line}"
         else:
-            raise ValueError(f"table begins with {line!r}; a row is an expression,{SEPARATOR}and a sentence")
-    return [(one.strip(), sentence.strip()) for expressions, sentence in rows for one in expressions.split(" ; ")]
+            raise ValueError(
+                f"table begins with {line!r}; a row is an expression,{SEPARATOR}and a sentence"
+            )
+    return [
+        (one.strip(), sentence.strip())
+        for expressions, sentence in rows
+        for one in expressions.split(" ; ")
+    ]
 
 
 def value_of(expression: object, letters: Mapping[str, object]) -> object:

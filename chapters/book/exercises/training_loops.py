@@ -27,7 +27,9 @@ def _trained(answer, model=None):
     start, batches = _regression()
     model = model or start
     seen = []
-    hooks = [layer.register_forward_hook(lambda m, x, y: seen.append(y.dtype)) for layer in model[::2]]
+    hooks = [
+        layer.register_forward_hook(lambda m, x, y: seen.append(y.dtype)) for layer in model[::2]
+    ]
     losses = answer(model, torch.optim.SGD(model.parameters(), lr=0.05), batches)
     for hook in hooks:
         hook.remove()
@@ -81,7 +83,8 @@ def judge_loop(answer) -> str | None:
         return "Nothing is stale now, and nothing is BF16 either: autocast is gone. Keep it around the forward."
     if _same_weights(model, _regression()[0]):
         return (
-            "The weights are those of the start: nothing learns. Are backward, step and zero_grad there, in this order?"
+            "The weights are those of the start: nothing learns. "
+            "Are backward, step and zero_grad there, in this order?"
         )
     stale, _, stale_model = _trained(around_all)
     if _alike(given, wanted) and _same_weights(model, reference):
@@ -119,7 +122,9 @@ def clipped_step(model, optimizer, scaler, loss, max_norm):
     return True
 
 
-def step_of(*, unscales: str = "", clips=True, steps="scaler", updates=True, zeroes=True, times=1.0):
+def step_of(
+    *, unscales: str = "", clips=True, steps="scaler", updates=True, zeroes=True, times=1.0
+):
     """A step with calls left out or moved."""
 
     def step(model, optimizer, scaler, loss, max_norm):
@@ -149,7 +154,8 @@ def _stepped(answer, max_norm=1.0, has_inf=False, old_gradient=None):
     model = nn.Linear(4, 1, bias=False)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
-    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.5), torch.amp.GradScaler("cpu", 4096.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    scaler = torch.amp.GradScaler("cpu", 4096.0)
     start = model.weight.detach().clone()
     loss = model(torch.tensor([[3.0, 4.0, 0.0, 0.0]])).sum() * (float("inf") if has_inf else 1.0)
     if old_gradient is not None:
@@ -183,7 +189,9 @@ def judge_clipping(answer) -> str | None:
     if not near(moved, _stepped(clipped_step)[1]):
         return "The step is neither the clipped one nor one that I know; I cannot tell which mistake this is."
     if not near(_stepped(answer, max_norm=100.0)[1], _stepped(clipped_step, max_norm=100.0)[1]):
-        return "Right where the norm is above max_norm, wrong below: there nothing is to be clipped."
+        return (
+            "Right where the norm is above max_norm, wrong below: there nothing is to be clipped."
+        )
     _, after_inf, scale, _ = _stepped(answer, has_inf=True)
     if not torch.equal(after_inf, torch.zeros_like(after_inf)):
         return "An infinite gradient went into the weights. scaler.step(optimizer) leaves such a step out."

@@ -22,7 +22,9 @@ MX = ["mxfp6_e3m2", "mxfp6_e2m3"]
 def inputs() -> np.ndarray:
     """float32 rows of 256: random at scales from 2^-100 to 2^100, exact powers, the largest element's multiples."""
     rng = np.random.default_rng(0)
-    x = (rng.standard_normal((512, 256)) * np.exp2(rng.integers(-100, 100, (512, 1)))).astype(np.float32)
+    x = (rng.standard_normal((512, 256)) * np.exp2(rng.integers(-100, 100, (512, 1)))).astype(
+        np.float32
+    )
     per_block = np.repeat(2.0 ** rng.integers(-30, 30, 8), 32).astype(np.float32)
     for row, largest in enumerate((448, 57344, 28, 7.5, 6, 1, 1.5)):
         x[3 * row] = largest * per_block
@@ -38,7 +40,9 @@ def in_torchao(x: np.ndarray, name: str, rule: str) -> tuple[np.ndarray, np.ndar
     from torchao.prototype.mx_formats.config import ScaleCalculationMode
 
     dtype = {"mxfp6_e3m2": constants.DTYPE_FP6_E3M2, "mxfp6_e2m3": constants.DTYPE_FP6_E2M3}[name]
-    mode = {"ocp_floor": ScaleCalculationMode.FLOOR, "nvidia_round_up": ScaleCalculationMode.RCEIL}[rule]
+    mode = {"ocp_floor": ScaleCalculationMode.FLOOR, "nvidia_round_up": ScaleCalculationMode.RCEIL}[
+        rule
+    ]
     scales, elements = mx_tensor.to_mx(torch.from_numpy(x), dtype, 32, mode)
     return scales.view(torch.uint8).numpy(), elements.view(torch.uint8).numpy().reshape(x.shape)
 
@@ -99,10 +103,17 @@ def test_nvfp4_keeps_every_e2m1_value_as_in_nvidias_own_test() -> None:
     ("name", "bits"),
     [
         # OCP Microscaling Formats 1.0, table 1: 32 values and one 8-bit scale
-        ("mxfp8_e4m3", 8.25), ("mxfp8_e5m2", 8.25), ("mxfp6_e3m2", 6.25), ("mxfp6_e2m3", 6.25), ("mxfp4", 4.25),
+        ("mxfp8_e4m3", 8.25),
+        ("mxfp8_e5m2", 8.25),
+        ("mxfp6_e3m2", 6.25),
+        ("mxfp6_e2m3", 6.25),
+        ("mxfp4", 4.25),
         ("nvfp4", 4.5),  # NVIDIA 2025, arXiv:2509.25149: one 8-bit scale for 16 values
-        ("nf4_block64", 4.5),  # Dettmers et al. 2023, section 3: 32 / 64 = 0.5 bits of constants per value
-        ("float8_1x128", 8.25), ("float8_128x128", 8 + 32 / 128**2), ("int4_group128", 4.125),
+        # Dettmers et al. 2023, section 3: 32 / 64 = 0.5 bits of constants per value
+        ("nf4_block64", 4.5),
+        ("float8_1x128", 8.25),
+        ("float8_128x128", 8 + 32 / 128**2),
+        ("int4_group128", 4.125),
     ],
 )
 def test_published_bits_per_value(name: str, bits: float) -> None:
@@ -140,8 +151,18 @@ def test_tiles_are_square_blocks() -> None:
         (np.ones(128), "float8_128x128", {}, "shape=\\(128,\\) is not tiled by float8_128x128"),
         (np.ones(32), "mxfp5", {}, "format='mxfp5' is not one of mxfp8_e4m3"),
         (np.ones(32), "mxfp4", {"scale_rule": "ceil"}, "scale_rule='ceil' is not one of ocp_floor"),
-        (np.ones(32), "mxfp4", {"scale_rule": "nearest"}, "nearest' with float8_e8m0fnu: powers of two"),
-        (np.ones(16), "nvfp4", {"scale_rule": "ocp_floor"}, "ocp_floor' with float8_e4m3fn: powers of"),
+        (
+            np.ones(32),
+            "mxfp4",
+            {"scale_rule": "nearest"},
+            "nearest' with float8_e8m0fnu: powers of two",
+        ),
+        (
+            np.ones(16),
+            "nvfp4",
+            {"scale_rule": "ocp_floor"},
+            "ocp_floor' with float8_e4m3fn: powers of",
+        ),
     ],
 )
 def test_bad_input_is_refused(values: object, name: object, choices: dict, message: str) -> None:

@@ -18,7 +18,9 @@ IN_TORCH = [name for name in NARROW if hasattr(torch, name) and name != "int4"]
 
 
 def all_codes(name: str) -> np.ndarray:
-    return np.arange(2 ** FORMATS[name].bits, dtype=np.uint16 if FORMATS[name].bits == 16 else np.uint8)
+    return np.arange(
+        2 ** FORMATS[name].bits, dtype=np.uint16 if FORMATS[name].bits == 16 else np.uint8
+    )
 
 
 def assert_same_bits(ours: np.ndarray, theirs: np.ndarray) -> None:
@@ -88,7 +90,12 @@ def test_shapes_are_kept() -> None:
 @pytest.mark.parametrize(
     ("codes", "name", "error", "message"),
     [
-        (256, "float8_e4m3fn", ValueError, "code=256 is not a code of float8_e4m3fn; allowed 0..255"),
+        (
+            256,
+            "float8_e4m3fn",
+            ValueError,
+            "code=256 is not a code of float8_e4m3fn; allowed 0..255",
+        ),
         ([1, -1], "float8_e4m3fn", ValueError, "code=-1 is not a code"),
         (16, "float4_e2m1fn", ValueError, "code=16 is not a code of float4_e2m1fn; allowed 0..15"),
         (2**32, "float32", ValueError, "allowed 0..4294967295"),

@@ -6,7 +6,9 @@ import torch
 
 from memkit.formats.records import DTYPE_BITS, dtype_bits, tensor_bytes
 
-IN_TORCH = [name for name in DTYPE_BITS if hasattr(torch, name) and name not in ("int4", "float4_e2m1fn")]
+IN_TORCH = [
+    name for name in DTYPE_BITS if hasattr(torch, name) and name not in ("int4", "float4_e2m1fn")
+]
 
 
 @pytest.mark.parametrize("name", IN_TORCH)

@@ -33,7 +33,9 @@ def test_below_and_above_are_the_next_values(name: str) -> None:
         place = values.index(reading.value)
         beyond = math.inf if FORMATS[name].has_infinity else None
         assert reading.above == (values[place + 1] if place + 1 < len(values) else beyond)
-        assert reading.below == (values[place - 1] if place else None if beyond is None else -beyond)
+        assert reading.below == (
+            values[place - 1] if place else None if beyond is None else -beyond
+        )
 
 
 def test_kinds_of_codes_are_counted_by_the_format() -> None:
@@ -55,5 +57,10 @@ def test_the_codes_that_are_no_numbers() -> None:
     assert (infinity.kind, infinity.below, infinity.above) == ("infinity", 57344, None)
     assert (minus.kind, minus.below, minus.above) == ("infinity", None, -57344)
     nan = read_code(0x7F, "float8_e4m3fn")
-    assert (nan.kind, nan.below, nan.above, nan.spelled) == ("NaN", None, None, "a code set apart for NaN")
+    assert (nan.kind, nan.below, nan.above, nan.spelled) == (
+        "NaN",
+        None,
+        None,
+        "a code set apart for NaN",
+    )
     assert read_code(3, "nf4").spelled == "entry 3 of a table of 16"

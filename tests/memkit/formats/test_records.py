@@ -19,7 +19,11 @@ def test_facts_equal_ml_dtypes_finfo(name: str) -> None:
     ours, theirs = FORMATS[name], ml_dtypes.finfo(getattr(ml_dtypes, name))
     for field in ("max", "min", "smallest_normal", "smallest_subnormal", "eps"):
         assert getattr(ours, field) == float(getattr(theirs, field)), field
-    assert (ours.bits, ours.exponent_bits, ours.mantissa_bits) == (theirs.bits, theirs.iexp, theirs.nmant)
+    assert (ours.bits, ours.exponent_bits, ours.mantissa_bits) == (
+        theirs.bits,
+        theirs.iexp,
+        theirs.nmant,
+    )
 
 
 @pytest.mark.parametrize("name", ["float16", "float32", "float64"])
@@ -35,10 +39,15 @@ def test_facts_equal_torch_finfo_but_for_one_wrong_eps(name: str) -> None:
     ours, theirs = FORMATS[name], torch.finfo(getattr(torch, name))
     for field in ("max", "min", "smallest_normal"):
         assert getattr(ours, field) == getattr(theirs, field), field
-    one_up = torch.tensor(1 + ours.eps, dtype=torch.float64).to(getattr(torch, name)).double().item()
-    half_up = torch.tensor(1 + ours.eps / 2, dtype=torch.float64).to(getattr(torch, name)).double().item()
+    one_up = (
+        torch.tensor(1 + ours.eps, dtype=torch.float64).to(getattr(torch, name)).double().item()
+    )
+    half_up = (
+        torch.tensor(1 + ours.eps / 2, dtype=torch.float64).to(getattr(torch, name)).double().item()
+    )
     assert one_up == 1 + ours.eps
-    assert half_up == (2.0 if name == "float8_e8m0fnu" else 1.0)  # a tie goes to even; one digit has no even
+    # a tie goes to even; one digit has no even
+    assert half_up == (2.0 if name == "float8_e8m0fnu" else 1.0)
     assert theirs.eps == (0.125 if name == "float8_e5m2fnuz" else ours.eps)
 
 
@@ -96,12 +105,15 @@ def test_nf4_is_torchaos_table_which_keeps_four_decimals() -> None:
     weight = torch.linspace(-1, 1, 4096)
     table = nf4_tensor.from_tensor(weight, 64, 16).nf4
     assert torch.tensor(FORMATS["nf4"].table).round(decimals=4).tolist() == table.tolist()
-    assert np.float32(FORMATS["nf4"].table).tolist() == list(FORMATS["nf4"].table)  # what float32 can hold
+    # what float32 can hold
+    assert np.float32(FORMATS["nf4"].table).tolist() == list(FORMATS["nf4"].table)
 
 
 def test_integers_are_twos_complement() -> None:
     assert list(FORMATS["int8"].table) == np.arange(256, dtype=np.uint8).view(np.int8).tolist()
-    assert list(FORMATS["int4"].table) == [int(v) for v in np.arange(16, dtype=np.uint8).view(ml_dtypes.int4)]
+    assert list(FORMATS["int4"].table) == [
+        int(v) for v in np.arange(16, dtype=np.uint8).view(ml_dtypes.int4)
+    ]
 
 
 def test_widths_in_memory_agree_with_memkit_dtypes() -> None:
@@ -112,5 +124,7 @@ def test_widths_in_memory_agree_with_memkit_dtypes() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ValueError, match="format='float8_e4m4' is not one of float64, float32, tf32"):
+    with pytest.raises(
+        ValueError, match="format='float8_e4m4' is not one of float64, float32, tf32"
+    ):
         get_format("float8_e4m4")

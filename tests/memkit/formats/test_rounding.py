@@ -67,7 +67,8 @@ def test_the_inputs_are_what_they_are_said_to_be(one_in: int) -> None:
         count += x.size
         bits = x.view(np.uint32)
         patterns |= set(np.unique(bits & 0xFFFF).tolist())
-        assert np.unique(bits >> 16).size == 1 << 16  # every sign, exponent and upper mantissa bit; infinities; NaNs
+        # every sign, exponent and upper mantissa bit; infinities; NaNs
+        assert np.unique(bits >> 16).size == 1 << 16
     least = {1: (10**8, 1526), 13: (8 * 10**6, 125)}[one_in]
     assert count >= least[0] and len(patterns) >= least[1] and patterns >= set(CORNERS)
 
@@ -111,7 +112,8 @@ def both(x: list[float], name: str) -> tuple[list[int], list[int]]:
 
 
 def test_e4m3fn_overflow_ml_dtypes_says_nan_torch_depends_on_its_version() -> None:
-    x = [464.0, 464.1, 1e9, np.inf, -np.inf]  # 464 is the tie between 448 and the absent 480; it goes to 448
+    # 464 is the tie between 448 and the absent 480; it goes to 448
+    x = [464.0, 464.1, 1e9, np.inf, -np.inf]
     in_ml_dtypes, in_torch = both(x, "float8_e4m3fn")
     assert in_ml_dtypes == [0x7E, 0x7F, 0x7F, 0x7F, 0xFF]
     release = tuple(int(part) for part in torch.__version__.split(".")[:2])
@@ -123,7 +125,10 @@ def test_e4m3fn_overflow_ml_dtypes_says_nan_torch_depends_on_its_version() -> No
 
 def test_e8m0_zero_and_negatives_ml_dtypes_says_nan_torch_drops_the_sign() -> None:
     x = [0.0, -0.0, -1.0, -500.0, 500.0]
-    assert both(x, "float8_e8m0fnu") == ([0xFF, 0xFF, 0xFF, 0xFF, 0x88], [0x00, 0x00, 0x7F, 0x88, 0x88])
+    assert both(x, "float8_e8m0fnu") == (
+        [0xFF, 0xFF, 0xFF, 0xFF, 0x88],
+        [0x00, 0x00, 0x7F, 0x88, 0x88],
+    )
     assert encode(x, "float8_e8m0fnu", overflow="nan").tolist() == [0xFF, 0xFF, 0xFF, 0xFF, 0x88]
 
 
@@ -131,7 +136,9 @@ def test_e8m0_just_above_its_smallest_value_both_round_away_from_the_nearest() -
     """The nearest value to 1.25 * 2^-127 is 2^-127, says gfloat; ml_dtypes and torch say 2^-126."""
     x = [2.0**-127, 1.25 * 2.0**-127, 1.5 * 2.0**-127]
     assert both(x, "float8_e8m0fnu") == ([0, 1, 1], [0, 1, 1])
-    assert {gfloat.round_float(gfloat.formats.format_info_ocp_e8m0, v) for v in x[:2]} == {2.0**-127}
+    assert {gfloat.round_float(gfloat.formats.format_info_ocp_e8m0, v) for v in x[:2]} == {
+        2.0**-127
+    }
     assert encode(x, "float8_e8m0fnu", overflow="nan").tolist() == [0, 1, 1]
     assert encode(x, "float8_e8m0fnu", overflow="nan", rounding="down").tolist() == [0, 0, 0]
 
@@ -145,9 +152,15 @@ def test_e8m0_just_above_its_smallest_value_both_round_away_from_the_nearest() -
         ("float8_e5m2fnuz", [0x80, 0x80], {0x80}),
     ],
 )
-def test_nan_each_library_writes_its_own_memkit_that_of_ml_dtypes(name, in_ml_dtypes, in_torch) -> None:
+def test_nan_each_library_writes_its_own_memkit_that_of_ml_dtypes(
+    name, in_ml_dtypes, in_torch
+) -> None:
     x = np.array([np.nan, -np.nan], np.float32)
-    assert ml_dtypes_codes(x, name).tolist() == in_ml_dtypes == encode(x, name, overflow="saturate").tolist()
+    assert (
+        ml_dtypes_codes(x, name).tolist()
+        == in_ml_dtypes
+        == encode(x, name, overflow="saturate").tolist()
+    )
     assert set(torch_codes(x, name).tolist()) <= in_torch
 
 
@@ -167,10 +180,14 @@ def test_torch_overflow_names_what_this_torch_does(name: str) -> None:
 
 
 def test_torch_overflow_of_what_torch_cannot_convert_to() -> None:
-    with pytest.raises(ValueError, match="torch has no conversion to float4_e2m1fn; it has float8_e4m3fn, float32"):
+    with pytest.raises(
+        ValueError, match="torch has no conversion to float4_e2m1fn; it has float8_e4m3fn, float32"
+    ):
         torch_overflow("float4_e2m1fn", "2.13.0")
     assert {torch_overflow("float8_e4m3fn", version) for version in ("2.9.1", "2.12.1")} == {"nan"}
-    assert {torch_overflow("float8_e4m3fn", version) for version in ("2.13.0", "3.0.0")} == {"saturate"}
+    assert {torch_overflow("float8_e4m3fn", version) for version in ("2.13.0", "3.0.0")} == {
+        "saturate"
+    }
 
 
 def test_the_recorded_sweep_of_every_float32_found_no_difference_but_those_named_above() -> None:
@@ -217,14 +234,17 @@ def float64_inputs(name: str) -> np.ndarray:
     gaps = decode(codes + 1, name) - values
     ties = (values + gaps / 2)[np.isfinite(gaps)]
     scale = 2.0 ** rng.uniform(fmt.min_exponent - fmt.mantissa_bits - 3, fmt.max_exponent + 3, 5000)
-    some = np.concatenate([values, ties, ties * (1 + 2**-40), ties * (1 - 2**-40), scale, [fmt.max * 1.01, np.inf]])
+    some = np.concatenate(
+        [values, ties, ties * (1 + 2**-40), ties * (1 - 2**-40), scale, [fmt.max * 1.01, np.inf]]
+    )
     return np.concatenate([some, -some])
 
 
 @pytest.mark.parametrize("rounding", GFLOAT_ROUNDING)
 @pytest.mark.parametrize(
     ("name", "saturates"),
-    [(name, True) for name in GFLOAT_FORMATS] + [(name, False) for name in GFLOAT_FORMATS if FORMATS[name].num_nans],
+    [(name, True) for name in GFLOAT_FORMATS]
+    + [(name, False) for name in GFLOAT_FORMATS if FORMATS[name].num_nans],
 )
 def test_every_direction_rounds_as_gfloat_does(name: str, rounding: str, saturates: bool) -> None:
     x = float64_inputs(name)
@@ -284,8 +304,16 @@ def test_three_ways_to_overflow(name: str) -> None:
 
 
 def test_int8_rounds_and_saturates_as_numpy_rint_and_clip() -> None:
-    x = np.concatenate([np.arange(-300, 300) / 2, np.random.default_rng(0).normal(0, 60, 10_000), [np.inf, -np.inf]])
-    np.testing.assert_array_equal(encode(x, "int8", overflow="saturate").view(np.int8), np.clip(np.rint(x), -128, 127))
+    x = np.concatenate(
+        [
+            np.arange(-300, 300) / 2,
+            np.random.default_rng(0).normal(0, 60, 10_000),
+            [np.inf, -np.inf],
+        ]
+    )
+    np.testing.assert_array_equal(
+        encode(x, "int8", overflow="saturate").view(np.int8), np.clip(np.rint(x), -128, 127)
+    )
 
 
 def test_nf4_takes_the_nearest_of_its_sixteen_values() -> None:
@@ -301,13 +329,18 @@ def test_stochastic_rounding_is_right_on_average_and_hits_only_the_neighbours() 
     rng = np.random.default_rng(0)
     values = {"bfloat16": 1 + 0.3 * 2**-7, "float8_e4m3fn": -3.1, "float4_e2m1fn": 0.1}
     for name, x in values.items():
-        below, above = (round_to(x, name, overflow="saturate", rounding=way) for way in ("down", "up"))
-        drawn = round_to(np.full(100_000, x), name, overflow="saturate", rounding="stochastic", rng=rng)
+        below, above = (
+            round_to(x, name, overflow="saturate", rounding=way) for way in ("down", "up")
+        )
+        drawn = round_to(
+            np.full(100_000, x), name, overflow="saturate", rounding="stochastic", rng=rng
+        )
         assert set(np.unique(drawn)) == {below, above}
         sigma = np.sqrt((x - below) * (above - x) / drawn.size)
         assert abs(drawn.mean() - x) < 5 * sigma
         alternatives = 5 * sigma / (above - below)
-        assert alternatives < 0.01  # the bound would notice a probability that is off by one percent
+        # the bound would notice a probability that is off by one percent
+        assert alternatives < 0.01
 
 
 # Properties.
@@ -330,10 +363,25 @@ REFUSED = (
     (-(2**53) - 1, "float16", {}, "whole number beyond 2\\^53"),
     (1.0, "float16", {"rounding": "nearest"}, "rounding='nearest' is not one of nearest_even"),
     (1.0, "float16", {"overflow": "wrap"}, "overflow='wrap' is not one of saturate, inf, nan"),
-    (1.0, "float8_e4m3fn", {"overflow": "inf"}, "overflow='inf': float8_e4m3fn has no code for infinity"),
-    (1.0, "int8", {"overflow": "saturate", "rounding": "up"}, "rounding='up': int8 is a table of values"),
+    (
+        1.0,
+        "float8_e4m3fn",
+        {"overflow": "inf"},
+        "overflow='inf': float8_e4m3fn has no code for infinity",
+    ),
+    (
+        1.0,
+        "int8",
+        {"overflow": "saturate", "rounding": "up"},
+        "rounding='up': int8 is a table of values",
+    ),
     (np.nan, "int8", {"overflow": "saturate"}, "values holds NaN, and int8 has no code for it"),
-    (1.0, "float16", {"rounding": "stochastic"}, "stochastic rounding, and only it, needs a Generator"),
+    (
+        1.0,
+        "float16",
+        {"rounding": "stochastic"},
+        "stochastic rounding, and only it, needs a Generator",
+    ),
     (1.0, "float16", {"rng": np.random.default_rng(0)}, "and only it, needs a Generator"),
 )
 

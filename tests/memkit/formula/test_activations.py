@@ -32,17 +32,28 @@ def setups(draw, **fixed):
     """A small setup of any family, dtype, kernel and size, for the rules of a CPU."""
     heads, groups = draw(st.sampled_from([1, 2, 3])), draw(st.sampled_from([1, 2]))
     model = ModelConfig(
-        num_layers=draw(st.integers(1, 2)), hidden_size=draw(st.integers(1, 9)) * 8, vocab_size=17,
-        num_heads=heads * groups, num_kv_heads=heads, head_dim=draw(st.sampled_from([2, 8, 16])),
-        intermediate_size=draw(st.integers(1, 70)), max_seq_len=96,
-        norm=draw(st.sampled_from(["layernorm", "rmsnorm"])), mlp=draw(st.sampled_from(["gelu", "swiglu"])),
-        position=draw(st.sampled_from(["learned", "rotary"])), ties_embeddings=draw(st.booleans()),
-        has_qkv_bias=draw(st.booleans()), has_mlp_bias=draw(st.booleans()), fuses_qkv=draw(st.booleans()),
+        num_layers=draw(st.integers(1, 2)),
+        hidden_size=draw(st.integers(1, 9)) * 8,
+        vocab_size=17,
+        num_heads=heads * groups,
+        num_kv_heads=heads,
+        head_dim=draw(st.sampled_from([2, 8, 16])),
+        intermediate_size=draw(st.integers(1, 70)),
+        max_seq_len=96,
+        norm=draw(st.sampled_from(["layernorm", "rmsnorm"])),
+        mlp=draw(st.sampled_from(["gelu", "swiglu"])),
+        position=draw(st.sampled_from(["learned", "rotary"])),
+        ties_embeddings=draw(st.booleans()),
+        has_qkv_bias=draw(st.booleans()),
+        has_mlp_bias=draw(st.booleans()),
+        fuses_qkv=draw(st.booleans()),
     )
     attention, dropout = draw(st.sampled_from([("stored", 0.0), ("stored", 0.1), ("flash", 0.0)]))
     more = {
-        "attention": attention, "dropout": dropout,
-        "uses_fused_norm": draw(st.booleans()), "upcasts_logits": draw(st.booleans()),
+        "attention": attention,
+        "dropout": dropout,
+        "uses_fused_norm": draw(st.booleans()),
+        "upcasts_logits": draw(st.booleans()),
     }
     precision = draw(st.sampled_from([FP32, AUTOCAST_BF16, AUTOCAST_FP16, PURE_BF16, BF16_MASTER]))
     return cpu(model, precision, draw(st.integers(1, 3)), draw(st.integers(1, 40)), **more | fixed)
@@ -69,7 +80,11 @@ def live_bytes(setup: TrainingSetup) -> int:
         gradient = torch.ones_like(loss)  # what loss.backward() makes before anything else
         del inputs, targets
     assert loss.requires_grad and not gradient.requires_grad
-    return sum(event.nbytes() for event in prof.profiler.kineto_results.events() if event.name() == "[memory]")
+    return sum(
+        event.nbytes()
+        for event in prof.profiler.kineto_results.events()
+        if event.name() == "[memory]"
+    )
 
 
 @settings(max_examples=45, deadline=None, derandomize=True, database=None)
@@ -77,7 +92,8 @@ def live_bytes(setup: TrainingSetup) -> int:
 def test_what_is_alive_when_backward_starts(setup, recomputation):
     """Hooks miss what a checkpoint holds by itself: the shared tables and the random number state."""
     setup = replace(setup, recomputation=recomputation)
-    python_numbers = 1 + setup.model.num_layers * (setup.attention == "stored")  # loss divisor, 1/√d
+    # loss divisor, 1/√d
+    python_numbers = 1 + setup.model.num_layers * (setup.attention == "stored")
     expected = activation_bytes(setup) + autocast_cast_bytes(setup) + 8 * python_numbers
     assert live_bytes(setup) == expected
 
@@ -127,7 +143,9 @@ def test_refusals():
     with pytest.raises(ValueError, match="'nowhere' is not one of norms, attention, mlp"):
         block_ledger(GPT2_L).section("nowhere")
     with pytest.raises(ValueError, match="float8_e4m3fn"):
-        block_ledger(replace(GPT2_L, precision=Precision(name="fp8", compute_dtype="float8_e4m3fn")))
+        block_ledger(
+            replace(GPT2_L, precision=Precision(name="fp8", compute_dtype="float8_e4m3fn"))
+        )
     with pytest.raises(ValueError, match="float64"):
         odd = Precision(name="odd", weight_dtype="float64", compute_dtype="bfloat16")
         activation_bytes(replace(GPT2_L, precision=odd))
@@ -148,7 +166,9 @@ def test_a_printed_ledger_adds_up_to_the_paper_s_sum():
     for _, _, axes, dtype, num_bytes, _ in rows:
         sizes = {"b": 8, "s": 1024, "h": 1280, "a": 20, "d": 64, "ad": 1280, "f": 5120, "1": 1}
         bytes_each = {"bfloat16": 2, "bool": 1, "float32": 4}[dtype]
-        assert int(num_bytes.replace(",", "")) == bytes_each * math.prod(sizes[axis] for axis in axes.split("·"))
+        assert int(num_bytes.replace(",", "")) == bytes_each * math.prod(
+            sizes[axis] for axis in axes.split("·")
+        )
     statistics = 4 * 8 * 1024 * 4
     assert total[0] == "total" and int(total[1].replace(",", "")) == 114 * sbh + statistics
     assert sum(float(row[-1]) for row in rows) == pytest.approx(float(total[2]), abs=0.01)

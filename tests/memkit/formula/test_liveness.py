@@ -30,7 +30,8 @@ class InPyTorch:
     neg, tanh, add, mul = torch.neg, torch.tanh, torch.add, torch.mul
 
     def __init__(self):
-        self.weight, self.row = torch.randn(COUNT, requires_grad=True), torch.randn(1, requires_grad=True)
+        self.weight = torch.randn(COUNT, requires_grad=True)
+        self.row = torch.randn(1, requires_grad=True)
         self.constant = torch.randn(COUNT)
 
     def swap(self, x):
@@ -61,10 +62,18 @@ class OnList:
     def __init__(self):
         self.graph = Graph({"n": COUNT, "1": 1})
         self.weight, self.row = (
-            Tensor(axes, count, "float32", parameter=Parameter(name="", shape=(count,), kind=""), needs_grad=True)
+            Tensor(
+                axes,
+                count,
+                "float32",
+                parameter=Parameter(name="", shape=(count,), kind=""),
+                needs_grad=True,
+            )
             for axes, count in (("n", COUNT), ("1", 1))
         )
-        self.constant = Tensor("n", COUNT, "float32", parameter=Parameter(name="", shape=(COUNT,), kind=""))
+        self.constant = Tensor(
+            "n", COUNT, "float32", parameter=Parameter(name="", shape=(COUNT,), kind="")
+        )
 
     def neg(self, x):
         return self.graph.op("neg", [x], "n")
@@ -83,7 +92,9 @@ class OnList:
         return self.graph.op("cat", [right, left], "n", ways=(SAME, SAME))
 
     def broadcast(self, x):
-        return self.graph.op("mul", [x, self.row], "n", keeps=[x, self.row], ways=("new", Summed(is_product=True)))
+        return self.graph.op(
+            "mul", [x, self.row], "n", keeps=[x, self.row], ways=("new", Summed(is_product=True))
+        )
 
     def checkpoint(self, run, x):
         return self.graph.checkpoint(run, x)
@@ -97,7 +108,12 @@ class OnList:
         program(self)
         walk = Walk(SimpleNamespace(graph=self.graph, block_bytes=1, units=[], loss=self.loss))
         segments = (*walk.forward, *walk.backward)
-        events = [(block, sign) for segment in segments for block, sign in segment.events if sign != FINISHED]
+        events = [
+            (block, sign)
+            for segment in segments
+            for block, sign in segment.events
+            if sign != FINISHED
+        ]
         ends = [-walk.first_gradient.num_bytes, -walk.with_loss[0].num_bytes]
         return [sign * block.num_bytes for block, sign in events] + ends
 
@@ -120,7 +136,9 @@ def instructions(draw, can_checkpoint=True):
         names = ["neg", "tanh", "add", "mul", "swap", "broadcast"] + ["checkpoint"] * can_checkpoint
         name = draw(st.sampled_from(names))
         inner = draw(instructions(can_checkpoint=False)) if name == "checkpoint" else None
-        program.append((name, draw(st.integers(0, 9)), draw(st.integers(0, 9)), draw(st.booleans()), inner))
+        program.append(
+            (name, draw(st.integers(0, 9)), draw(st.integers(0, 9)), draw(st.booleans()), inner)
+        )
     return program
 
 
@@ -138,7 +156,9 @@ def interpret(way, program, x):
             is_used[second] = True
             names.append(getattr(way, name)(names[first], names[second]))
         elif name == "checkpoint":
-            names.append(way.checkpoint(lambda x, inner=inner: interpret(way, inner, x), names[first]))
+            names.append(
+                way.checkpoint(lambda x, inner=inner: interpret(way, inner, x), names[first])
+            )
         else:
             names.append(getattr(way, name)(names[first]))
         hold(way, names)
@@ -187,25 +207,44 @@ def test_a_name_that_is_forgotten_shows():
 
     forgetful = OnList()
     forgetful.graph.hold = lambda *names: None
-    assert levels(forgetful.events(run)) != levels(InPyTorch().events(run)) == levels(OnList().events(run))
+    assert (
+        levels(forgetful.events(run))
+        != levels(InPyTorch().events(run))
+        == levels(OnList().events(run))
+    )
 
 
 def test_autocasts_cast_is_made_once_and_forgotten_unless_kept():
     graph = Graph({"n": COUNT})
     weights = [
-        Tensor("n", COUNT, "float32", parameter=Parameter(name="", shape=(COUNT,), kind=""), needs_grad=needs_grad)
+        Tensor(
+            "n",
+            COUNT,
+            "float32",
+            parameter=Parameter(name="", shape=(COUNT,), kind=""),
+            needs_grad=needs_grad,
+        )
         for needs_grad in (True, False)
     ]
     trained, frozen = (graph.cast(weight, "bfloat16") for weight in weights)
-    assert graph.cast(weights[0], "bfloat16") is trained and graph.cast(weights[1], "bfloat16") is not frozen
+    assert (
+        graph.cast(weights[0], "bfloat16") is trained
+        and graph.cast(weights[1], "bfloat16") is not frozen
+    )
     assert [op.is_remembered for op in graph.operations] == [True, False, False]
     assert graph.cast(trained, "bfloat16") is trained
 
 
-@pytest.mark.parametrize("setup", [
-    TrainingSetup(model=TINY_GPT2, seq_len=64),
-    TrainingSetup(model=TINY_LLAMA, seq_len=64, recomputation="full", precision=AUTOCAST_BF16, dropout=0.1),
-], ids=["plain", "checkpointed"])
+@pytest.mark.parametrize(
+    "setup",
+    [
+        TrainingSetup(model=TINY_GPT2, seq_len=64),
+        TrainingSetup(
+            model=TINY_LLAMA, seq_len=64, recomputation="full", precision=AUTOCAST_BF16, dropout=0.1
+        ),
+    ],
+    ids=["plain", "checkpointed"],
+)
 def test_the_tables_add_up_to_the_walk(setup):
     """What the table of a block says that its operations make is what the walk's events make, and it ends where it
     began: all that is left after the backward are gradients."""

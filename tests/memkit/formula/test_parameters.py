@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from memkit.formula.parameters import count_parameters, parameter_ledger
-from memkit.models import GPT2_SMALL, LLAMA_2_7B, PUBLISHED_MODELS, TINY_GPT2, TINY_LLAMA, ModelConfig
+from memkit.models import (
+    GPT2_SMALL,
+    LLAMA_2_7B,
+    PUBLISHED_MODELS,
+    TINY_GPT2,
+    TINY_LLAMA,
+    ModelConfig,
+)
 from memkit.program.transformer import Transformer
 from memkit.setup import TrainingSetup
 
@@ -22,7 +29,9 @@ VARIANTS = [
     replace(TINY_LLAMA, fuses_qkv=True, num_kv_heads=1),
     replace(TINY_LLAMA, head_dim=96, num_heads=4, position="learned"),
     replace(TINY_LLAMA, has_qk_norm=True),
-    ModelConfig(num_layers=1, hidden_size=2, num_heads=1, vocab_size=1, max_seq_len=1, intermediate_size=1),
+    ModelConfig(
+        num_layers=1, hidden_size=2, num_heads=1, vocab_size=1, max_seq_len=1, intermediate_size=1
+    ),
 ]
 
 
@@ -49,7 +58,9 @@ def test_the_count_is_numel_for_every_published_model(config):
 
 def test_a_tied_head_is_a_second_name_in_the_state_dict_and_no_second_tensor():
     model = on_meta(TINY_GPT2)
-    assert set(model.state_dict()) - {p.name for p in parameter_ledger(TINY_GPT2)} == {"head.weight"}
+    assert set(model.state_dict()) - {p.name for p in parameter_ledger(TINY_GPT2)} == {
+        "head.weight"
+    }
     assert model.head.weight is model.token_embedding.weight
 
 

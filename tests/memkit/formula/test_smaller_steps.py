@@ -14,7 +14,10 @@ from memkit.setup import TrainingSetup
 from memkit.tracing.trace import trace_memory
 
 GPT = TrainingSetup(
-    model=replace(TINY_GPT2, num_layers=5, vocab_size=512), precision=FP32, seq_len=64, micro_batch_size=2
+    model=replace(TINY_GPT2, num_layers=5, vocab_size=512),
+    precision=FP32,
+    seq_len=64,
+    micro_batch_size=2,
 )
 PLAYED = [
     OptimizerConfig(record=name, implementation=implementation)
@@ -24,7 +27,9 @@ PLAYED = [
 """Every optimizer, in each way for whose temporaries its record names a rule."""
 
 
-@pytest.mark.parametrize("config", PLAYED, ids=lambda config: f"{config.name}, {config.implementation}")
+@pytest.mark.parametrize(
+    "config", PLAYED, ids=lambda config: f"{config.name}, {config.implementation}"
+)
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_a_step_with_another_optimizer(config, device):
     setup = replace(GPT, optimizer=config, device=device)

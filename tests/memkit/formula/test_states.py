@@ -25,7 +25,11 @@ from memkit.recipes import (
 )
 from memkit.setup import TrainingSetup
 
-OFFERED = [(name, implementation) for name, record in OPTIMIZERS.items() for implementation in record.implementations]
+OFFERED = [
+    (name, implementation)
+    for name, record in OPTIMIZERS.items()
+    for implementation in record.implementations
+]
 SMALL = {
     "GPT-2": replace(TINY_GPT2, num_layers=1, vocab_size=100, max_seq_len=16),
     "Llama": replace(TINY_LLAMA, num_layers=1, vocab_size=100),
@@ -33,7 +37,9 @@ SMALL = {
 
 
 def after_one_step(model, precision, optimizer_config):
-    setup = TrainingSetup(model=model, precision=precision, optimizer=optimizer_config, seq_len=8, device="cpu")
+    setup = TrainingSetup(
+        model=model, precision=precision, optimizer=optimizer_config, seq_len=8, device="cpu"
+    )
     network = Transformer(setup)
     optimizer = make_optimizer(optimizer_config, network.parameters())
     tokens = torch.zeros(1, 8, dtype=torch.int64)
@@ -48,17 +54,23 @@ def after_one_step(model, precision, optimizer_config):
 @pytest.mark.parametrize("name, implementation", OFFERED)
 @pytest.mark.parametrize("model", SMALL.values(), ids=SMALL)
 def test_the_ledger_is_a_real_state_dict(model, name, implementation, precision):
-    assert_ledger_is_real(model, precision, OptimizerConfig(record=name, implementation=implementation))
+    assert_ledger_is_real(
+        model, precision, OptimizerConfig(record=name, implementation=implementation)
+    )
 
 
 def assert_ledger_is_real(model, precision, config):
     network, optimizer = after_one_step(model, precision, config)
-    ours = Counter((t.parameter, t.role, t.shape, t.dtype) for t in state_ledger(model, precision, config))
+    ours = Counter(
+        (t.parameter, t.role, t.shape, t.dtype) for t in state_ledger(model, precision, config)
+    )
     real = Counter()
     for parameter_name, parameter in network.named_parameters():
         tensors = {"weight": parameter, "gradient": parameter.grad, **optimizer.state[parameter]}
-        real.update((parameter_name, role, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
-                    for role, tensor in tensors.items())
+        real.update(
+            (parameter_name, role, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+            for role, tensor in tensors.items()
+        )
     assert ours == real
 
 
@@ -74,7 +86,8 @@ def test_the_step_scalar_stays_on_the_host_unless_the_step_is_fused(
     monkeypatch, name, implementation, is_on_host
 ):
     adam = importlib.import_module("torch.optim.adam")
-    monkeypatch.setattr(adam, "_device_dtype_check_for_fused", lambda parameter: None)  # it refuses meta
+    # the fused step refuses meta
+    monkeypatch.setattr(adam, "_device_dtype_check_for_fused", lambda parameter: None)
     assert_step_scalar_is(is_on_host, OptimizerConfig(record=name, implementation=implementation))
 
 
@@ -107,7 +120,11 @@ def test_published_bytes_per_parameter(precision, addends):
 def test_moments_in_16_bits_beside_a_32_bit_master_copy():
     """DeepSeek-V3 (arXiv:2412.19437, section 3.3.2): fp32 master and gradients, bf16 moments."""
     deepseek = Precision(
-        name="DeepSeek-V3", weight_dtype="bfloat16", gradient_dtype="float32", compute_dtype="bfloat16",
-        master_dtype="float32", state_dtype="bfloat16",
+        name="DeepSeek-V3",
+        weight_dtype="bfloat16",
+        gradient_dtype="float32",
+        compute_dtype="bfloat16",
+        master_dtype="float32",
+        state_dtype="bfloat16",
     )
     assert list(bytes_per_parameter(deepseek, ADAMW).values()) == [2, 4, 4, 2, 2]

@@ -25,7 +25,10 @@ TORCHAO = {"tensor": "tensorwise", "row": "rowwise", "row_wide_wgrad": "rowwise_
 def run(layer: nn.Module, dtype=torch.float32) -> list[torch.Tensor]:
     """Output, input gradient and weight gradient for one fixed batch with wide-ranging rows."""
     chance = torch.Generator().manual_seed(1)
-    x = torch.randn(2, TOKENS // 2, INPUTS, generator=chance) * torch.rand(2, TOKENS // 2, 1, generator=chance) ** 4
+    x = (
+        torch.randn(2, TOKENS // 2, INPUTS, generator=chance)
+        * torch.rand(2, TOKENS // 2, 1, generator=chance) ** 4
+    )
     dy = 1e-4 * torch.randn(2, TOKENS // 2, OUTPUTS, generator=chance)
     x = x.to(dtype).requires_grad_()
     y = layer(x)
@@ -51,7 +54,9 @@ def test_it_is_torchao_s_layer(recipe):
     config = Float8LinearConfig.from_recipe_name(TORCHAO[recipe])
     object.__setattr__(config, "emulate", True)
     convert_to_float8_training(theirs, config=config)
-    for ours, wanted in zip(run(convert_to_fp8(model, recipe, kernel="emulated")), run(theirs), strict=True):
+    for ours, wanted in zip(
+        run(convert_to_fp8(model, recipe, kernel="emulated")), run(theirs), strict=True
+    ):
         if recipe == "row":
             assert torch.equal(ours, wanted)
         assert distance(ours, wanted) < 1e-6
@@ -69,7 +74,10 @@ def test_output_and_gradients_are_those_of_an_emulation_in_ml_dtypes(recipe):
         x, largest = matrix.numpy(), float(ml_dtypes.finfo(getattr(ml_dtypes, element)).max)
         factors = scale_to(x, element, scaling).factors  # tested by itself against torchao
         rows, columns = (x.shape[axis] // factors.scales.shape[axis] for axis in (0, 1))
-        spread = [np.kron(f, np.ones((rows, columns), np.float32)) for f in (factors.multipliers, factors.scales)]
+        spread = [
+            np.kron(f, np.ones((rows, columns), np.float32))
+            for f in (factors.multipliers, factors.scales)
+        ]
         held = np.clip(x * spread[0], -largest, largest).astype(getattr(ml_dtypes, element))
         return torch.from_numpy(held.astype(np.float32) * spread[1])
 
@@ -81,7 +89,10 @@ def test_output_and_gradients_are_those_of_an_emulation_in_ml_dtypes(recipe):
     run(plain)
     x = caught[0][0].reshape(-1, INPUTS)
     chance = torch.Generator().manual_seed(1)
-    torch.randn(2, TOKENS // 2, INPUTS, generator=chance), torch.rand(2, TOKENS // 2, 1, generator=chance)
+    (
+        torch.randn(2, TOKENS // 2, INPUTS, generator=chance),
+        torch.rand(2, TOKENS // 2, 1, generator=chance),
+    )
     dy = (1e-4 * torch.randn(2, TOKENS // 2, OUTPUTS, generator=chance)).reshape(-1, OUTPUTS)
     assert torch.equal(y.reshape(-1, OUTPUTS), q(x, "input") @ q(weight, "weight").t())
     assert torch.equal(dx.reshape(-1, INPUTS), q(dy, "gradient") @ q(weight.t(), "weight").t())
@@ -90,7 +101,9 @@ def test_output_and_gradients_are_those_of_an_emulation_in_ml_dtypes(recipe):
 
 @pytest.mark.parametrize("recipe", ["tensor", "row", "delayed", "unscaled"])
 def test_torch_s_kernel_gives_the_same_but_for_the_order_of_its_sums(recipe):
-    kernel, emulated = (convert_to_fp8(linear(), recipe, kernel=kernel) for kernel in ("auto", "emulated"))
+    kernel, emulated = (
+        convert_to_fp8(linear(), recipe, kernel=kernel) for kernel in ("auto", "emulated")
+    )
     for ours, wanted in zip(run(kernel), run(emulated), strict=True):
         assert distance(ours, wanted) < 2e-7 * INPUTS**0.5
     assert kernel[0].used == {"torch._scaled_mm": 3} and emulated[0].used == {"emulated": 3}
@@ -126,7 +139,9 @@ def test_the_factor_on_the_device_is_the_one_on_paper():
 
 @pytest.mark.parametrize("name", SCALINGS)
 def test_a_tensor_is_cast_as_an_array_is(name):
-    x = torch.randn(256, 256, generator=torch.Generator().manual_seed(0)) * torch.logspace(-6, 3, 256)
+    x = torch.randn(256, 256, generator=torch.Generator().manual_seed(0)) * torch.logspace(
+        -6, 3, 256
+    )
     others = ("float8_e4m3fn",) if "mx" in name else ("float8_e5m2", "int8")
     for element in ("float4_e2m1fn",) if "nvfp4" in name else others:
         wanted = scale_to(x.numpy(), element, name).dequantize()

@@ -1,6 +1,5 @@
 """Loss scaling against numpy's float16, torch's GradScaler and torch's own defaults."""
 
-
 import numpy as np
 import pytest
 import torch
@@ -31,7 +30,8 @@ def test_shares_are_counted_as_torch_holds_the_values(power):
     assert found.is_skipped == bool(held.isinf().any())
     finite = ~held.isinf()
     error = (held.double() - scaled).abs()[finite] / scaled.abs()[finite]
-    assert found.value_error == pytest.approx(error.mean().item(), rel=1e-6)  # torch rounds twice, by way of float32
+    # torch rounds twice, by way of float32
+    assert found.value_error == pytest.approx(error.mean().item(), rel=1e-6)
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan")])
@@ -72,7 +72,10 @@ def test_persistent_overflow_ends_at_zero_without_a_word():
 def test_a_fixed_scale_steps_as_a_gradscaler_that_never_grows(scale, clips):
     """GradScaler itself is the oracle: the scaled loss, the gradients after unscale_ and the weights of five steps."""
     seen = []
-    for scaler in (FixedScale(scale), torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=1000)):
+    for scaler in (
+        FixedScale(scale),
+        torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=1000),
+    ):
         torch.manual_seed(0)
         model = torch.nn.Linear(4, 3)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -85,7 +88,13 @@ def test_a_fixed_scale_steps_as_a_gradscaler_that_never_grows(scale, clips):
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
             scaler.step(optimizer)
             scaler.update()
-            seen.append([loss.item(), *(p.detach().clone() for p in model.parameters()), model.weight.grad.clone()])
+            seen.append(
+                [
+                    loss.item(),
+                    *(p.detach().clone() for p in model.parameters()),
+                    model.weight.grad.clone(),
+                ]
+            )
     for ours, theirs in zip(seen[:5], seen[5:], strict=True):
         assert ours[0] == pytest.approx(theirs[0], rel=1e-6)  # theirs divides by a reciprocal
         for mine, other in zip(ours[1:], theirs[1:], strict=True):

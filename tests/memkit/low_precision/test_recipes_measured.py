@@ -12,8 +12,14 @@ from memkit.tracing.trace import trace_memory
 
 RECIPES = (*PRECISIONS.values(), KAHAN_BF16)
 PUBLISHED = {
-    "fp32": 16, "autocast bf16": 16, "autocast fp16": 16, "bf16 + fp32 master": 16, "Megatron, fp32 gradients": 18,
-    "bf16 + fp32 master and gradients": 20, "pure bf16": 8, "bf16 + Kahan": 10,
+    "fp32": 16,
+    "autocast bf16": 16,
+    "autocast fp16": 16,
+    "bf16 + fp32 master": 16,
+    "Megatron, fp32 gradients": 18,
+    "bf16 + fp32 master and gradients": 20,
+    "pure bf16": 8,
+    "bf16 + Kahan": 10,
 }
 """ZeRO's 16, Megatron's 18 and 16, the Playbook's 20; 2 for each BF16 copy otherwise."""
 
@@ -21,7 +27,12 @@ PUBLISHED = {
 def setup_of(precision) -> TrainingSetup:
     loop = OptimizerConfig(implementation="for-loop")
     return TrainingSetup(
-        model=SMALL_GPT, precision=precision, optimizer=loop, seq_len=32, micro_batch_size=2, device="cpu",
+        model=SMALL_GPT,
+        precision=precision,
+        optimizer=loop,
+        seq_len=32,
+        micro_batch_size=2,
+        device="cpu",
         sets_grads_to_none=False,
     )
 
@@ -40,10 +51,12 @@ def test_formula_traced_and_measured_agree(precision):
     num_tensors = 28
     steps = 4 * num_tensors if not (precision.master_dtype or precision.remainder_dtype) else 0
     formula = sum(state_bytes(setup.model, precision, setup.optimizer).values())
-    assert formula + steps == states_of(traced) == states_of(measured)  # torch's step counts: 4 B a tensor
+    # torch's step counts: 4 B a tensor
+    assert formula + steps == states_of(traced) == states_of(measured)
     assert sum(bytes_per_parameter(precision, ADAMW).values()) == PUBLISHED[precision.name]
     if "measure it there: aten.mm in 16 bits" in traced.provenance.get("left out", ""):
-        assert traced.peak_bytes <= measured.peak_bytes  # the head's product, for which oneDNN may pack its factors
+        # the head's product, for which oneDNN may pack its factors
+        assert traced.peak_bytes <= measured.peak_bytes
     else:
         assert traced.peak_bytes == measured.peak_bytes
 

@@ -12,7 +12,13 @@ from torchao.prototype.mx_formats.mx_tensor import to_mx
 from torchao.prototype.mx_formats.nvfp4_tensor import nvfp4_quantize, per_tensor_amax_to_scale
 
 from memkit.formats.blocks import BLOCK_FORMATS, RULES, Scaling, block_amax, quantize
-from memkit.low_precision.scaling import SCALINGS, DelayedScale, factors_from, relative_error, scale_to
+from memkit.low_precision.scaling import (
+    SCALINGS,
+    DelayedScale,
+    factors_from,
+    relative_error,
+    scale_to,
+)
 
 E4M3, E5M2, E2M1 = "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"
 
@@ -32,7 +38,9 @@ def blocks_of(x: np.ndarray, scaling: Scaling) -> np.ndarray:
 
 @pytest.mark.parametrize("name", SCALINGS)
 def test_a_block_s_amax_is_the_largest_of_its_own_values(x, name):
-    assert np.array_equal(block_amax(x, SCALINGS[name]), np.abs(blocks_of(x, SCALINGS[name])).max(-1))
+    assert np.array_equal(
+        block_amax(x, SCALINGS[name]), np.abs(blocks_of(x, SCALINGS[name])).max(-1)
+    )
 
 
 @pytest.mark.parametrize("element", [E4M3, E5M2])
@@ -50,12 +58,16 @@ def test_factors_and_elements_are_torchao_s_bit_for_bit(x, name, element):
 
 
 @pytest.mark.parametrize("element", [E4M3, E5M2, E2M1])
-@pytest.mark.parametrize("name, mode", [("mx_floor", ScaleCalculationMode.FLOOR), ("mx", ScaleCalculationMode.RCEIL)])
+@pytest.mark.parametrize(
+    "name, mode", [("mx_floor", ScaleCalculationMode.FLOOR), ("mx", ScaleCalculationMode.RCEIL)]
+)
 def test_mx_is_torchao_s_bit_for_bit(x, name, mode, element):
     dtype = torch.float4_e2m1fn_x2 if element == E2M1 else getattr(torch, element)
     scale, elements = to_mx(torch.from_numpy(x), dtype, 32, mode)
     held = scale_to(x, element, name)
-    assert np.array_equal(held.factors.scales, np.ldexp(1.0, scale.view(torch.uint8).numpy().astype(int) - 127))
+    assert np.array_equal(
+        held.factors.scales, np.ldexp(1.0, scale.view(torch.uint8).numpy().astype(int) - 127)
+    )
     theirs = elements.view(torch.uint8).numpy()
     if element == E2M1:
         theirs = np.stack([theirs & 15, theirs >> 4], -1).reshape(x.shape)
@@ -82,19 +94,31 @@ def test_nvfp4_is_transformer_engine_s_published_rule(x, name):
     blocks = torch.from_numpy(blocks_of(x, SCALINGS[name]))
     six = torch.tensor(6.0)
     encode = torch.tensor(448.0) * six / blocks.abs().max()
-    decode = (blocks.abs().amax(-1) * (encode * six.reciprocal())).clamp(-448, 448).to(torch.float8_e4m3fn).float()
+    decode = (
+        (blocks.abs().amax(-1) * (encode * six.reciprocal()))
+        .clamp(-448, 448)
+        .to(torch.float8_e4m3fn)
+        .float()
+    )
     multiplier = (1.0 / (decode * (1.0 / encode))).clamp(max=torch.finfo(torch.float32).max)
     scaled = (blocks * multiplier[..., None]).clamp(-6, 6).numpy()
     held = scale_to(x, E2M1, name)
     assert np.array_equal(held.factors.block_scales, decode.numpy())
-    elements = scaled.astype(ml_dtypes.float4_e2m1fn).astype(np.float32) * (decode * (1 / encode)).numpy()[..., None]
+    elements = (
+        scaled.astype(ml_dtypes.float4_e2m1fn).astype(np.float32)
+        * (decode * (1 / encode)).numpy()[..., None]
+    )
     assert np.array_equal(blocks_of(held.dequantize(), SCALINGS[name]), elements)
 
 
 def test_two_levels_reach_where_one_does_not():
     """One E4M3 scale a block spans 2^-9 to 448; the tensor's float32 moves that window to the values."""
     tiny = np.full((1, 16), 6e-6, np.float32)
-    assert not quantize(tiny, dataclasses.replace(BLOCK_FORMATS["nvfp4"], has_tensor_scale=False)).dequantize().any()
+    assert (
+        not quantize(tiny, dataclasses.replace(BLOCK_FORMATS["nvfp4"], has_tensor_scale=False))
+        .dequantize()
+        .any()
+    )
     assert relative_error(tiny, scale_to(tiny, E2M1, "nvfp4").dequantize()) < 1e-6
 
 
@@ -103,7 +127,16 @@ def test_two_levels_reach_where_one_does_not():
 def test_delayed_scaling_is_transformer_engine_s_rule(length, margin):
     """quantization.py: the amax goes into slot 0; its max; roll by -1, zero slot 0; _default_sf_compute."""
     rng = np.random.default_rng(length)
-    amaxes = [*np.exp(4 * rng.normal(size=40)).astype(np.float32), 0.0, 0.0, np.inf, 2.0, np.nan, 1e-44, 3.0]
+    amaxes = [
+        *np.exp(4 * rng.normal(size=40)).astype(np.float32),
+        0.0,
+        0.0,
+        np.inf,
+        2.0,
+        np.nan,
+        1e-44,
+        3.0,
+    ]
     slots, scale = torch.zeros(length), torch.ones(())
     ours = DelayedScale(history_len=length, margin=margin)
     for amax in amaxes:
@@ -112,10 +145,13 @@ def test_delayed_scaling_is_transformer_engine_s_rule(length, margin):
         if length > 1:
             slots = torch.roll(slots, -1, 0)
         slots[0] = 0
-        sf = torch.div(torch.tensor(448.0), wanted) / (2**margin)  # 448.0 / tensor would be 448 * (1 / tensor)
+        # 448.0 / tensor would be 448 * (1 / tensor)
+        sf = torch.div(torch.tensor(448.0), wanted) / (2**margin)
         sf = torch.where(wanted > 0, sf, scale)
         sf = torch.where(torch.isfinite(wanted), sf, scale)
-        scale = torch.where(torch.isinf(sf), torch.full_like(sf, torch.finfo(torch.float32).max), sf)
+        scale = torch.where(
+            torch.isinf(sf), torch.full_like(sf, torch.finfo(torch.float32).max), sf
+        )
         ours = ours.after(amax)
         assert np.float32(ours.multiplier) == scale.numpy(), amax
 
@@ -141,7 +177,7 @@ def test_bad_values_are_refused():
         lambda: scale_to(np.ones(100), E4M3, "tensor"),
         lambda: scale_to(np.ones((2, 2)), E4M3, "column"),
         lambda: factors_from(1.0, "mx", "int8"),
-                lambda: DelayedScale(history_len=0),
+        lambda: DelayedScale(history_len=0),
     ):
         with pytest.raises(ValueError, match="is not|no MX|below"):
             call()
@@ -160,10 +196,17 @@ def outlier_error(element: str, scaling: str, size: float, rows: int = 256) -> f
     "element, scaling, size, percent, within",
     [
         # the published experiment: 4 of 1,024 channels larger; a step that hangs on one largest value scatters
-        ("int8", "tensor", 10, 8.2, 0.1), ("int8", "tensor", 100, 78, 0.1), ("int8", "tensor", 1e4, 100, 1e-6),
-        (E4M3, "tensor", 10, 2.64, 0.01), (E4M3, "tensor", 100, 2.65, 0.01), (E4M3, "tensor", 1e4, 4.6, 0.1),
-        (E4M3, "tensor", 1e5, 45, 0.1), (E5M2, "tensor", 1e5, 5.3, 0.01), (E4M3, "mx", 1e5, 6.8, 0.02),
-        (E4M3, "1x128", 1e5, 9.0 * 2**0.5, 0.1),  # theirs is exact: factors cut to powers of two cost a half more
+        ("int8", "tensor", 10, 8.2, 0.1),
+        ("int8", "tensor", 100, 78, 0.1),
+        ("int8", "tensor", 1e4, 100, 1e-6),
+        (E4M3, "tensor", 10, 2.64, 0.01),
+        (E4M3, "tensor", 100, 2.65, 0.01),
+        (E4M3, "tensor", 1e4, 4.6, 0.1),
+        (E4M3, "tensor", 1e5, 45, 0.1),
+        (E5M2, "tensor", 1e5, 5.3, 0.01),
+        (E4M3, "mx", 1e5, 6.8, 0.02),
+        # theirs is exact: factors cut to powers of two cost a half more
+        (E4M3, "1x128", 1e5, 9.0 * 2**0.5, 0.1),
     ],
 )
 def test_errors_of_the_outlier_experiment(element, scaling, size, percent, within):
@@ -173,7 +216,10 @@ def test_errors_of_the_outlier_experiment(element, scaling, size, percent, withi
 @pytest.mark.parametrize(
     "element, scaling, percent",
     [
-        (E4M3, "tensor", 2.65), (E5M2, "tensor", 5.27), ("int8", "tensor", 1.15), (E2M1, "nvfp4", 9.51),
+        (E4M3, "tensor", 2.65),
+        (E5M2, "tensor", 5.27),
+        ("int8", "tensor", 1.15),
+        (E2M1, "nvfp4", 9.51),
         (E2M1, "mx", 11.5),
     ],
 )

@@ -29,7 +29,11 @@ def test_the_master_copy_walks_as_torchs_float32_adamw_does():
     copy = torch.nn.Parameter(start.float())
     torchs = torch.optim.AdamW([copy], foreach=False)
     for step in range(5):
-        copy.grad = torch.randn(copy.shape, generator=torch.Generator().manual_seed(step)).bfloat16().float()
+        copy.grad = (
+            torch.randn(copy.shape, generator=torch.Generator().manual_seed(step))
+            .bfloat16()
+            .float()
+        )
         torchs.step()
     torch.testing.assert_close(state["master"], copy.detach(), rtol=2e-6, atol=1e-8)
     rounded = state["master"].numpy().astype(ml_dtypes.bfloat16).astype(np.float32)
@@ -60,14 +64,21 @@ def test_kahan_keeps_what_rounding_took():
     assert (weight.double() + lost.double()).item() == pytest.approx(1.1, abs=1e-3)
 
 
-@pytest.mark.parametrize("write, dtypes", [
-    ("nearest", {"exp_avg": 2, "exp_avg_sq": 2}),
-    ("kahan", {"exp_avg": 2, "exp_avg_sq": 2, "lost": 2}),
-    ("master", {"exp_avg": 4, "exp_avg_sq": 4, "master": 4}),
-])
+@pytest.mark.parametrize(
+    "write, dtypes",
+    [
+        ("nearest", {"exp_avg": 2, "exp_avg_sq": 2}),
+        ("kahan", {"exp_avg": 2, "exp_avg_sq": 2, "lost": 2}),
+        ("master", {"exp_avg": 4, "exp_avg_sq": 4, "master": 4}),
+    ],
+)
 def test_the_states_have_the_bytes_of_the_recipe(write, dtypes):
     _, state = stepped(lambda p: SixteenBitAdamW(p, write=write), weights().bfloat16(), 1)
-    sizes = {name: value.element_size() for name, value in state.items() if isinstance(value, torch.Tensor)}
+    sizes = {
+        name: value.element_size()
+        for name, value in state.items()
+        if isinstance(value, torch.Tensor)
+    }
     assert sizes == dtypes
 
 

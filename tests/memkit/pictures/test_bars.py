@@ -13,10 +13,13 @@ from memkit.timeline import PARTS
 def test_a_piece_is_as_long_as_its_number():
     rows = {name: bytes_per_parameter(precision, ADAMW) for name, precision in PRECISIONS.items()}
     picture = rows_figure(rows, "AdamW", "bytes")
-    marks, wanted = marks_of(picture, "size"), [size for row in rows.values() for size in row.values()]
+    marks = marks_of(picture, "size")
+    wanted = [size for row in rows.values() for size in row.values()]
     assert [float(mark.data["size"]) for mark in marks] == pytest.approx(wanted)
     scale = marks[0].at("width") / wanted[0]
-    assert [mark.at("width") for mark in marks] == pytest.approx([scale * size for size in wanted], abs=0.1)
+    assert [mark.at("width") for mark in marks] == pytest.approx(
+        [scale * size for size in wanted], abs=0.1
+    )
     assert "fp32 16 bytes" in picture.alt
     with pytest.raises(ValueError, match="at least one bar"):
         rows_figure({}, "nothing")
@@ -25,12 +28,17 @@ def test_a_piece_is_as_long_as_its_number():
 def test_standing_bars_fill_their_places_and_are_as_high_as_their_bytes():
     """Seven eighths of the way to the next bar and a little more: neighbours of a group nearly touch."""
     sizes = [(3 * 2**20, 2**20), (2**20, 5 * 2**20), (2**19, 2**18)]
-    bars = [Bar(name=f"bar {n}", pieces=dict(zip(PARTS, pair, strict=False))) for n, pair in enumerate(sizes)]
+    bars = [
+        Bar(name=f"bar {n}", pieces=dict(zip(PARTS, pair, strict=False)))
+        for n, pair in enumerate(sizes)
+    ]
     marks = marks_of(bars_figure("three", bars, beside=[(part, part) for part in PARTS]), "bytes")
     flat = [size for pair in sizes for size in pair]
     assert [int(mark.data["bytes"]) for mark in marks] == flat
     scale = marks[0].at("height") / flat[0]
-    assert [mark.at("height") for mark in marks] == pytest.approx([scale * size for size in flat], abs=0.1)
+    assert [mark.at("height") for mark in marks] == pytest.approx(
+        [scale * size for size in flat], abs=0.1
+    )
     for lower, upper in zip(marks[::2], marks[1::2], strict=True):
         assert lower.at("x") == upper.at("x")
         assert upper.at("y") + upper.at("height") == pytest.approx(lower.at("y"), abs=0.1)

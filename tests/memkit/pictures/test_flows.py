@@ -21,8 +21,10 @@ def figures(tmp_path_factory) -> dict:
 
 def test_the_dtypes_of_a_block_are_those_of_a_real_one_under_autocast(figures):
     x, seen = torch.randn(2, 8, 64), []
-    norm, wide, narrow, output = (torch.nn.LayerNorm(64), torch.nn.Linear(64, 256), torch.nn.Linear(256, 64),
-                                  torch.nn.Linear(64, 64))
+    norm = torch.nn.LayerNorm(64)
+    wide = torch.nn.Linear(64, 256)
+    narrow = torch.nn.Linear(256, 64)
+    output = torch.nn.Linear(64, 64)
     query_key_value = torch.nn.Linear(64, 192)
 
     def note(result):
@@ -31,7 +33,9 @@ def test_the_dtypes_of_a_block_are_those_of_a_real_one_under_autocast(figures):
 
     with torch.autocast("cpu", torch.bfloat16):
         q, k, v = note(query_key_value(note(norm(x)))).chunk(3, dim=-1)
-        attention = note(torch.nn.functional.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None]))[:, 0]
+        attention = note(
+            torch.nn.functional.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])
+        )[:, 0]
         x = note(x + note(output(attention)))
         inner = note(torch.nn.functional.gelu(note(wide(note(norm(x))))))
         note(x + note(narrow(inner)))
@@ -60,5 +64,7 @@ def test_no_words_touch_others_or_leave_the_picture(figures, name):
     chart = figures[name]()
     labels = labels_of(chart)
     for number, label in enumerate(labels):
-        assert label.box[0] >= 0 and label.box[2] <= chart.width and label.box[3] <= chart.height, label
+        assert label.box[0] >= 0 and label.box[2] <= chart.width and label.box[3] <= chart.height, (
+            label
+        )
         assert not [other for other in labels[:number] if overlap(label, other)], label

@@ -26,7 +26,9 @@ def compared(number: float, saturates=True):
 # Bits.
 
 
-@pytest.mark.parametrize("name", ["float4_e2m1fn", "float8_e4m3fn", "bfloat16", "float32", "float64", "int8"])
+@pytest.mark.parametrize(
+    "name", ["float4_e2m1fn", "float8_e4m3fn", "bfloat16", "float32", "float64", "int8"]
+)
 def test_the_boxes_hold_the_bits_in_order(name: str) -> None:
     bits = FORMATS[name].bits
     code = 0x5A5A5A5A5A5A5A5A % 2**bits
@@ -40,13 +42,20 @@ def test_the_boxes_hold_the_bits_in_order(name: str) -> None:
 
 def test_the_fields_are_as_wide_as_their_bits_and_named() -> None:
     chart = bit_figure(0x3C, "float8_e5m2")
-    assert [box.data["field"] for box in marks_of(chart, "field")] == ["sign"] + ["exponent"] * 5 + ["mantissa"] * 2
-    assert {"sign = 0", "exponent = 15", "mantissa = 0"} <= {label.text for label in labels_of(chart)}
+    assert [box.data["field"] for box in marks_of(chart, "field")] == ["sign"] + [
+        "exponent"
+    ] * 5 + ["mantissa"] * 2
+    assert {"sign = 0", "exponent = 15", "mantissa = 0"} <= {
+        label.text for label in labels_of(chart)
+    }
 
 
 def test_the_strip_is_drawn_to_scale() -> None:
     """Below a power of two values stand twice as close as above it."""
-    places = {label.text: (label.box[0] + label.box[2]) / 2 for label in labels_of(bit_figure(0x38, "float8_e4m3fn"))}
+    places = {
+        label.text: (label.box[0] + label.box[2]) / 2
+        for label in labels_of(bit_figure(0x38, "float8_e4m3fn"))
+    }
     assert places["1.125"] - places["1"] == pytest.approx(2 * (places["1"] - places["0.9375"]))
     assert {"gap 0.0625", "gap 0.125"} <= set(places)
 
@@ -59,18 +68,25 @@ def test_values_words_and_gaps_stand_at_their_places(code: int) -> None:
     wide = max(above - float(value), float(value) - below)
     xs = [400 + 240 * (each - float(value)) / wide for each in (below, float(value), above)]
     chart = bit_figure(code, "float16")
-    placed = [(label.text, (label.box[0] + label.box[2]) / 2, label.box[3]) for label in labels_of(chart)]
+    placed = [
+        (label.text, (label.box[0] + label.box[2]) / 2, label.box[3]) for label in labels_of(chart)
+    ]
     labels = {text: (x, y) for text, x, y in placed}
     for side, x in zip(("next below", "this value", "next above"), xs, strict=True):
         assert labels[side][0] == pytest.approx(x, abs=0.1)
     gaps = [x for text, x, y in placed if text.startswith("gap ") and y < 198]  # above the line
     assert gaps == pytest.approx([(xs[0] + xs[1]) / 2, (xs[1] + xs[2]) / 2], abs=0.1)
-    for mark, x in zip((*marks_of(chart, pick="below"), *marks_of(chart, pick="above")), (xs[0], xs[2]), strict=True):
+    for mark, x in zip(
+        (*marks_of(chart, pick="below"), *marks_of(chart, pick="above")),
+        (xs[0], xs[2]),
+        strict=True,
+    ):
         assert mark.at("x") + mark.at("width") / 2 == pytest.approx(x, abs=0.1)
 
 
 def test_nothing_beside_a_nan_and_one_neighbour_of_infinity() -> None:
-    nan, infinity = words_of(bit_figure(0x7F, "float8_e4m3fn")), words_of(bit_figure(0x7C00, "float16"))
+    nan = words_of(bit_figure(0x7F, "float8_e4m3fn"))
+    infinity = words_of(bit_figure(0x7C00, "float16"))
     assert nan.split(" | ").count("none") == 2 and "NaN" in nan and "gap" not in nan
     assert infinity.split(" | ").count("none") == 1 and "65504" in infinity and "∞" in infinity
 
@@ -106,13 +122,19 @@ def test_the_title_of_chapter_02_has_a_tick_for_every_value(name: str, top: int)
     values = values_in_ml_dtypes(name)
     values = values[values > 0]
     ends = {tick[1:3] for tick in ticks}
-    own = {float(value): (float(x), float(y), float(end)) for x, y, end, value in ticks if top <= float(y) <= top + 11}
+    own = {
+        float(value): (float(x), float(y), float(end))
+        for x, y, end, value in ticks
+        if top <= float(y) <= top + 11
+    }
     assert sorted(own) == values.tolist() and len(ends) == 4
     low, high = 2.0**-16, 57344.0  # the least of E5M2 and its largest
     expected = 34 + 732 * np.log2(values / low) / np.log2(high / low)
     np.testing.assert_allclose([own[value][0] for value in values.tolist()], expected, atol=0.06)
     smallest_normal = float(ml_dtypes.finfo(getattr(ml_dtypes, name)).smallest_normal)
-    assert {value for value, (_, y, end) in own.items() if end - y == 22} == set(values[values < smallest_normal])
+    assert {value for value, (_, y, end) in own.items() if end - y == 22} == set(
+        values[values < smallest_normal]
+    )
     assert f"{np.sum(values < smallest_normal)} subnormal" in drawn
 
 
@@ -124,7 +146,9 @@ def test_the_bars_are_the_errors_of_ml_dtypes_and_torch(number: float) -> None:
     bars = marks_of(compared(number), "error")
     for name, bar in zip(COMPARED, bars, strict=True):
         if hasattr(torch, name) and name.startswith(("float32", "bfloat16", "float16", "float8")):
-            held = torch.tensor(number, dtype=torch.float64).to(getattr(torch, name)).double().item()
+            held = (
+                torch.tensor(number, dtype=torch.float64).to(getattr(torch, name)).double().item()
+            )
         elif name.startswith(("float6", "float4")):
             held = float(np.float64(number).astype(getattr(ml_dtypes, name)))
         else:
@@ -143,4 +167,6 @@ def test_what_is_beyond_a_format_says_so() -> None:
     assert words["float16"] == words["float8_e5m2"] == words["float8_e4m3fn"] == "overflow"
     words = {name: note_on(nearest_in(1e-9, name, saturates=True)) for name in COMPARED}
     assert all(word in words_of(compared(1e-9)) for word in words.values())
-    assert words["float16"] == words["int8"] == "underflow to 0" and words["bfloat16"].endswith(" %")
+    assert words["float16"] == words["int8"] == "underflow to 0" and words["bfloat16"].endswith(
+        " %"
+    )

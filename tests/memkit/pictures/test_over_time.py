@@ -11,7 +11,11 @@ from memkit.pictures.timeline import over_time_figure, steps_of
 from memkit.timeline import Event, Instant, MemoryTimeline
 
 SETUP = TrainingSetup(
-    model=SMALL_GPT, seq_len=32, device="cpu", grad_accum_steps=3, optimizer=OptimizerConfig(implementation="fused")
+    model=SMALL_GPT,
+    seq_len=32,
+    device="cpu",
+    grad_accum_steps=3,
+    optimizer=OptimizerConfig(implementation="fused"),
 )
 
 
@@ -31,7 +35,9 @@ def test_the_highest_moment_is_the_profiler_s_peak_of_the_step(measured, step):
 
 def test_gradients_stand_through_every_forward_but_the_first(measured):
     heights, phases, _ = steps_of(measured, 2)
-    lows = [min(heights["gradients"][start:end]) for name, start, end in phases if name == "forward"]
+    lows = [
+        min(heights["gradients"][start:end]) for name, start, end in phases if name == "forward"
+    ]
     whole = measured.at("backward", step=2).gradients
     assert lows[0] < 0.01 * whole and lows[1:] == [whole, whole]
 
@@ -44,16 +50,28 @@ def test_the_alt_text_names_every_panel_and_its_peak(measured):
 
 def test_what_has_no_part_is_temporary():
     events = (Event(1, 8, phase="forward"), Event(1, -8, phase="forward"))
-    timeline = MemoryTimeline(instants=(Instant(name="init", total_bytes=1),), source="traced", events=events)
+    timeline = MemoryTimeline(
+        instants=(Instant(name="init", total_bytes=1),), source="traced", events=events
+    )
     assert steps_of(timeline, 1)[0]["temporary"] == [8, 0]
 
 
 @pytest.mark.parametrize("rest", [("optimizer",), ("zero_grad",), ()])
 def test_what_a_loop_drops_late_belongs_to_its_backward_in_every_step(rest):
-    turns = [(step, phase) for step in (1, 2) for phase in ("forward", "backward", "forward", *rest)]
-    events = tuple(Event(8 * step, size, phase=phase, step=step) for step, phase in turns for size in (8, -8))
-    timeline = MemoryTimeline(instants=(Instant(name="init", total_bytes=1),), source="traced", events=events)
-    assert [name for name, _, _ in steps_of(timeline, None)[1]] == ["forward", "backward", *rest] * 2
+    turns = [
+        (step, phase) for step in (1, 2) for phase in ("forward", "backward", "forward", *rest)
+    ]
+    events = tuple(
+        Event(8 * step, size, phase=phase, step=step) for step, phase in turns for size in (8, -8)
+    )
+    timeline = MemoryTimeline(
+        instants=(Instant(name="init", total_bytes=1),), source="traced", events=events
+    )
+    assert [name for name, _, _ in steps_of(timeline, None)[1]] == [
+        "forward",
+        "backward",
+        *rest,
+    ] * 2
 
 
 def test_bad_input_is_named(measured):
@@ -68,4 +86,6 @@ def test_bad_input_is_named(measured):
 
 def test_the_formula_knows_the_same_peak(measured):
     formula = estimate_memory(replace(SETUP))
-    assert formula.for_step(2).peak_bytes == pytest.approx(measured.for_step(2).peak_bytes, rel=0.001)
+    assert formula.for_step(2).peak_bytes == pytest.approx(
+        measured.for_step(2).peak_bytes, rel=0.001
+    )

@@ -37,8 +37,14 @@ def test_ids_of_two_pictures_on_a_page_are_two_and_every_reference_is_kept():
     for chart in charts:
         root = ET.fromstring(chart.svg())
         own = {element.get("id") for element in root.iter() if element.get("id")}
-        fills = {element.get("fill") for element in root.iter() if (element.get("fill") or "").startswith("url")}
-        assert {fill[5:-1] for fill in fills} <= own and set(root.get("aria-labelledby").split()) <= own
+        fills = {
+            element.get("fill")
+            for element in root.iter()
+            if (element.get("fill") or "").startswith("url")
+        }
+        assert {fill[5:-1] for fill in fills} <= own and set(
+            root.get("aria-labelledby").split()
+        ) <= own
         ids.append(own)
     assert not ids[0] & ids[1]
 
@@ -85,7 +91,9 @@ def test_a_twin_in_pixels_is_white_has_the_colours_and_is_the_same_each_time(tmp
 def test_without_the_rasteriser_a_picture_is_text_and_words(monkeypatch):
     monkeypatch.setitem(sys.modules, "resvg_py", None)
     bundle, metadata = Chart(100, 50, "one")._repr_mimebundle_()
-    assert set(bundle) == {"image/svg+xml", "text/plain"} and metadata == {"image/svg+xml": {"alt": "one"}}
+    assert set(bundle) == {"image/svg+xml", "text/plain"} and metadata == {
+        "image/svg+xml": {"alt": "one"}
+    }
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e9), st.integers(3, 16))

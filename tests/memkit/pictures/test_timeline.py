@@ -13,8 +13,16 @@ def step(number: int, scale: int = 1, micro_batches: int = 1) -> list[Instant]:
     """A step of a small model; sizes are made up, each different, so that a mix-up shows."""
     states = 0 if number == 1 else 700 * MIB
     passes = [
-        Instant(name=name, weights=300 * MIB, gradients=gradients, optimizer_states=states,
-                activations=activations * scale, temporary=temporary, step=number, micro_batch=batch)
+        Instant(
+            name=name,
+            weights=300 * MIB,
+            gradients=gradients,
+            optimizer_states=states,
+            activations=activations * scale,
+            temporary=temporary,
+            step=number,
+            micro_batch=batch,
+        )
         for batch in range(1, micro_batches + 1)
         for name, gradients, activations, temporary in (
             ("forward peak", 0, 900 * MIB, 40 * MIB),
@@ -33,7 +41,9 @@ def step(number: int, scale: int = 1, micro_batches: int = 1) -> list[Instant]:
 
 
 def timeline(steps: int = 2, source: str = "formula", **choices) -> MemoryTimeline:
-    init = Instant(name="init", weights=300 * MIB, gradients=0, optimizer_states=0, activations=0, temporary=0)
+    init = Instant(
+        name="init", weights=300 * MIB, gradients=0, optimizer_states=0, activations=0, temporary=0
+    )
     instants = [init, *(i for number in range(1, steps + 1) for i in step(number, **choices))]
     return MemoryTimeline(instants=tuple(instants), source=source)
 
@@ -54,8 +64,12 @@ def test_the_bars_are_as_tall_as_the_parts(part):
     chart = timeline_figure(shown)
     assert sizes(chart, part) == [getattr(i, part) for i in shown.instants if getattr(i, part)]
     for mark in marks_of(chart, part=part):
-        assert mark.at("height") == pytest.approx(345 - place_of(int(mark.data["bytes"]), shown), abs=0.11)
-        assert format_bytes(int(mark.data["bytes"])) in mark.tip and part.replace("_", " ") in mark.tip
+        assert mark.at("height") == pytest.approx(
+            345 - place_of(int(mark.data["bytes"]), shown), abs=0.11
+        )
+        assert (
+            format_bytes(int(mark.data["bytes"])) in mark.tip and part.replace("_", " ") in mark.tip
+        )
 
 
 def test_bars_stand_on_top_of_one_another():
@@ -66,7 +80,9 @@ def test_bars_stand_on_top_of_one_another():
         lower_ends = [mark.at("y") + mark.at("height") for mark in pieces]
         assert lower_ends == pytest.approx([345, *(mark.at("y") for mark in pieces)][:-1], abs=0.21)
         assert sum(int(mark.data["bytes"]) for mark in pieces) == instant.total_bytes
-        assert [mark.data["part"] for mark in pieces] == [p for p in PARTS if any(m.data["part"] == p for m in pieces)]
+        assert [mark.data["part"] for mark in pieces] == [
+            p for p in PARTS if any(m.data["part"] == p for m in pieces)
+        ]
 
 
 def test_what_no_part_accounts_for_is_drawn_and_named():
@@ -114,7 +130,9 @@ PEAKS = {name: timeline().at(instant) for name, instant in NAMED.items()}
     "chart",
     [
         timeline_figure(timeline(), capacity_bytes=3 * GIB, card_name="A100 SXM 80 GB"),
-        timeline_figure(timeline(micro_batches=4).for_step(2), title="Llama-3.1-405B, 405.9 B parameters"),
+        timeline_figure(
+            timeline(micro_batches=4).for_step(2), title="Llama-3.1-405B, 405.9 B parameters"
+        ),
         timeline_figure(timeline(micro_batches=2), capacity_bytes=GIB, card_name="RTX 4090"),
         compare_figure(timeline(), timeline(source="traced"), timeline(source="measured")),
         choices_figure(PEAKS, "Three ways", "dashed: a card", GIB),
@@ -135,7 +153,9 @@ def test_compare_has_one_bar_for_each_source_and_the_ratio_above():
     assert all(source in words_of(chart) for source in ("formula", "traced", "measured"))
     ratio = ours.at("forward").total_bytes / theirs.at("forward").total_bytes
     assert f"{ratio:.2f}×" in words_of(chart)
-    drawn = [int(mark.data["bytes"]) for mark in marks_of(chart, part="activations", source="measured")]
+    drawn = [
+        int(mark.data["bytes"]) for mark in marks_of(chart, part="activations", source="measured")
+    ]
     assert drawn == [i.activations for i in theirs.instants if i.activations]
 
 
@@ -152,7 +172,10 @@ def test_compare_refuses_what_has_nothing_in_common():
 def test_peaks_tell_their_parts_and_which_is_chosen(chosen):
     chart = choices_figure(PEAKS, "Three", "of a kind", GIB, chosen, ["1.0 ×"] * 3, "a foot")
     for number, peak in enumerate(PEAKS.values()):
-        told = {mark.data["part"]: int(mark.data["bytes"]) for mark in marks_of(chart, "part", pick=number)}
+        told = {
+            mark.data["part"]: int(mark.data["bytes"])
+            for mark in marks_of(chart, "part", pick=number)
+        }
         assert told == {part: size for part, size in peak.parts.items() if size}
     assert ("LoRA, chosen: " in chart.alt) == (chosen == 1) and "a foot: all weights" in chart.alt
     with pytest.raises(ValueError, match="at least one peak"):

@@ -36,25 +36,50 @@ from memkit.tracing.trace import trace_memory
 GPT2 = replace(gpt2_config("small GPT-2", 5, 64, 4), vocab_size=160)
 LLAMA = llama_config("small Llama", 4, 64, 4, 2, 160, 192, 256)
 RECIPES = {
-    "gpt2 stored": TrainingSetup(model=GPT2, attention="stored", micro_batch_size=2, seq_len=48, device="cpu"),
-    "gpt2 bf16": TrainingSetup(model=GPT2, precision=PURE_BF16, micro_batch_size=3, seq_len=32, device="cpu"),
+    "gpt2 stored": TrainingSetup(
+        model=GPT2, attention="stored", micro_batch_size=2, seq_len=48, device="cpu"
+    ),
+    "gpt2 bf16": TrainingSetup(
+        model=GPT2, precision=PURE_BF16, micro_batch_size=3, seq_len=32, device="cpu"
+    ),
     "gpt2 dropout": TrainingSetup(
         model=GPT2, attention="stored", dropout=0.1, micro_batch_size=2, seq_len=40, device="cpu"
     ),
-    "llama": TrainingSetup(model=LLAMA, precision=PURE_BF16, micro_batch_size=2, seq_len=64, device="cpu"),
+    "llama": TrainingSetup(
+        model=LLAMA, precision=PURE_BF16, micro_batch_size=2, seq_len=64, device="cpu"
+    ),
     "llama autocast": TrainingSetup(
-        model=LLAMA, precision=AUTOCAST_BF16, attention="stored", micro_batch_size=1, seq_len=64, device="cpu"
+        model=LLAMA,
+        precision=AUTOCAST_BF16,
+        attention="stored",
+        micro_batch_size=1,
+        seq_len=64,
+        device="cpu",
     ),
 }
 OWN_LIST = policy("own list", "addmm", "gelu")
 CASES = [
-    ("gpt2 stored", NONE), ("gpt2 stored", CORE), ("gpt2 stored", FULL), ("gpt2 stored", OWN_LIST),
-    ("gpt2 bf16", SAVE_ATTENTION), ("gpt2 bf16", policy("mm alone", "mm")), ("gpt2 bf16", sequential(2)),
-    ("gpt2 dropout", FULL), ("gpt2 dropout", FULL_REENTRANT), ("gpt2 dropout", SAVE_EVERY_SECOND),
-    ("llama", SAVE_PRODUCTS), ("llama", SAVE_EVERY_SECOND), ("llama", groups(2, num_again=1)), ("llama", every(3)),
-    ("llama", FULL_NO_STOP), ("llama autocast", CORE), ("llama autocast", policy("silu", "silu", "bmm")),
+    ("gpt2 stored", NONE),
+    ("gpt2 stored", CORE),
+    ("gpt2 stored", FULL),
+    ("gpt2 stored", OWN_LIST),
+    ("gpt2 bf16", SAVE_ATTENTION),
+    ("gpt2 bf16", policy("mm alone", "mm")),
+    ("gpt2 bf16", sequential(2)),
+    ("gpt2 dropout", FULL),
+    ("gpt2 dropout", FULL_REENTRANT),
+    ("gpt2 dropout", SAVE_EVERY_SECOND),
+    ("llama", SAVE_PRODUCTS),
+    ("llama", SAVE_EVERY_SECOND),
+    ("llama", groups(2, num_again=1)),
+    ("llama", every(3)),
+    ("llama", FULL_NO_STOP),
+    ("llama autocast", CORE),
+    ("llama autocast", policy("silu", "silu", "bmm")),
 ]
-each_case = pytest.mark.parametrize("recipe, strategy", CASES, ids=lambda value: getattr(value, "name", value))
+each_case = pytest.mark.parametrize(
+    "recipe, strategy", CASES, ids=lambda value: getattr(value, "name", value)
+)
 
 
 def live_bytes(measured) -> int:
@@ -94,11 +119,15 @@ def test_autograds_hooks_see_the_blocks_ledger(recipe, strategy):
 
     seen = saved_bytes(run, [*model.parameters(), *tensors_in(shared)])
     lines = blocks_ledger(setup, strategy).lines
-    assert seen == sum(line.num_bytes for line in lines if line.section != "policy" and line.dtype != "uint8")
+    assert seen == sum(
+        line.num_bytes for line in lines if line.section != "policy" and line.dtype != "uint8"
+    )
 
 
 @pytest.mark.parametrize("recipe", ["gpt2 stored", "gpt2 bf16", "gpt2 dropout", "llama"])
-@pytest.mark.parametrize("strategy", [*all_strategies(5), OWN_LIST], ids=lambda strategy: strategy.name)
+@pytest.mark.parametrize(
+    "strategy", [*all_strategies(5), OWN_LIST], ids=lambda strategy: strategy.name
+)
 def test_flops_are_what_torch_counts(recipe, strategy):
     setup = replace(RECIPES[recipe], device="cuda")
     formula, counted = step_flops(setup, strategy), counted_flops(setup, strategy)

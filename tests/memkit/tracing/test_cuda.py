@@ -24,7 +24,9 @@ HALF = torch.bfloat16
 def listed(macro: str) -> set[str]:
     """Operations that a list of ATen/autocast_mode.h names, without overloads."""
     body = re.search(rf"#define {macro}\(_\)(.*?)\n\n", HEADER.read_text(), re.DOTALL).group(1)
-    return set(re.findall(r"_\((\w+)", body)) - {"ADD_NS"} | set(re.findall(r"ADD_NS\((\w+)\)", body))
+    return set(re.findall(r"_\((\w+)", body)) - {"ADD_NS"} | set(
+        re.findall(r"ADD_NS\((\w+)\)", body)
+    )
 
 
 @pytest.mark.parametrize(
@@ -32,7 +34,10 @@ def listed(macro: str) -> set[str]:
     [
         ("LOWER_PRECISION", ["AT_FORALL_LOWER_PRECISION_FP"]),
         ("FLOAT32", ["AT_FORALL_FP32"]),
-        ("FLOAT32_OUTPUT", ["AT_FORALL_FP32_SET_OPT_DTYPE", "AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE"]),
+        (
+            "FLOAT32_OUTPUT",
+            ["AT_FORALL_FP32_SET_OPT_DTYPE", "AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE"],
+        ),
         ("PROMOTE", ["AT_FORALL_PROMOTE"]),
     ],
 )
@@ -62,7 +67,10 @@ AUTOCAST_CASES = {
     "**": (lambda a, b: a.to(HALF) ** 2, torch.float32),
     "Tensor.exp": (lambda a, b: a.to(HALF).exp(), torch.float32),
     "norm": (lambda a, b: a.to(HALF).norm(), torch.float32),
-    "cross_entropy": (lambda a, b: F.cross_entropy(a.to(HALF), torch.zeros(4, dtype=torch.long)), torch.float32),
+    "cross_entropy": (
+        lambda a, b: F.cross_entropy(a.to(HALF), torch.zeros(4, dtype=torch.long)),
+        torch.float32,
+    ),
     "mse_loss": (lambda a, b: F.mse_loss(a.to(HALF), a.to(HALF)), torch.float32),
     "gelu": (lambda a, b: F.gelu(a.to(HALF)), HALF),
     "mean": (lambda a, b: a.to(HALF).mean(), HALF),
@@ -104,20 +112,24 @@ def test_what_each_operation_saves_on_cuda():
     with pretend_cuda():
         rows = on_card(4, 8)
         assert saved_bytes(lambda t: F.dropout(t, 0.1), rows) == 32  # one byte a value
-        assert saved_bytes(lambda t: F.layer_norm(t, (8,)), rows) == 2 * 4 * 4  # mean and 1/std, float32
+        # twice 4 bytes a row: mean and 1/std, float32
+        assert saved_bytes(lambda t: F.layer_norm(t, (8,)), rows) == 2 * 4 * 4
         assert saved_bytes(lambda t: F.rms_norm(t, (8,)), rows) == 4 * 4  # 1/rms, float32
-        assert saved_bytes(lambda t: F.rms_norm(t, (8,), on_card(8)), rows) == 4 * 4 + 2 * 8  # and the weight
+        # the weight is saved too
+        assert saved_bytes(lambda t: F.rms_norm(t, (8,), on_card(8)), rows) == 4 * 4 + 2 * 8
         assert saved_bytes(lambda t: F.gelu(t), rows) == 0
         q = on_card(2, 4, 64, 32)
         flash = 2 * 4 * 64 * 32 * 2 + 2 * 4 * 64 * 4  # the output, and the log-sum-exp in float32
-        assert saved_bytes(lambda t: F.scaled_dot_product_attention(t, t, t), q) == flash + 16 + 8  # random state
+        # 16 + 8: the random state
+        assert saved_bytes(lambda t: F.scaled_dot_product_attention(t, t, t), q) == flash + 16 + 8
 
 
 def attention_name(
     dtype=HALF, head_dim=64, backends=None, length=64, kv_heads=4, has_mask=False, **choices
 ) -> str:
     with pretend_cuda(), sdpa_kernel(backends) if backends else nullcontext():
-        q, k = on_card(2, 4, 64, head_dim, dtype=dtype), on_card(2, kv_heads, length, head_dim, dtype=dtype)
+        q = on_card(2, 4, 64, head_dim, dtype=dtype)
+        k = on_card(2, kv_heads, length, head_dim, dtype=dtype)
         mask = torch.ones(64, 64, dtype=torch.bool, device="cuda").tril() if has_mask else None
         names, waiting = set(), [F.scaled_dot_product_attention(q, k, k, mask, **choices).grad_fn]
         while waiting:
@@ -184,7 +196,9 @@ def test_a_weight_is_cast_once_and_the_cast_goes_with_the_region():
     assert sum(event.num_bytes == -2 * 512 * 512 for event in events) == 3 * 8
 
 
-def stack_of_linears(uses_autocast: bool, keeps_gradients: bool = False, implementation: str = "fused"):
+def stack_of_linears(
+    uses_autocast: bool, keeps_gradients: bool = False, implementation: str = "fused"
+):
     def build():
         model = nn.Sequential(*(nn.Linear(512, 512, bias=False, device="cuda") for _ in range(8)))
         optimizer = torch.optim.AdamW(model.parameters(), **{implementation: True})
@@ -210,8 +224,12 @@ def test_bytes_per_parameter_as_published(uses_autocast, keeps_gradients, end_of
     """8 linear layers of 512 × 512, a batch of 2: figures measured by others with live-storage tracking."""
     timeline = trace_memory(stack_of_linears(uses_autocast, keeps_gradients), steps=2)
     count = 8 * 512 * 512
-    assert round(timeline.at("forward", step=2).total_bytes / count, 2) == pytest.approx(end_of_forward, abs=0.011)
-    highest = max(timeline.at(f"{phase} peak", step=2).total_bytes for phase in ("forward", "backward"))
+    assert round(timeline.at("forward", step=2).total_bytes / count, 2) == pytest.approx(
+        end_of_forward, abs=0.011
+    )
+    highest = max(
+        timeline.at(f"{phase} peak", step=2).total_bytes for phase in ("forward", "backward")
+    )
     assert round(highest / count, 2) == pytest.approx(peak, abs=0.011)
     step_counts = 8 * 512  # a fused optimizer keeps them on the card, one block each
     assert timeline.at("optimizer peak").optimizer_states == 8 * count + step_counts
@@ -245,19 +263,26 @@ def test_a_scaled_step_updates_the_weights():
         return step
 
     timeline = trace_memory(build)
-    assert timeline.at("zero_grad").optimizer_states == 2 * 4 * (64 * 64 + 2 * 64)  # biases rounded up to 512
-    assert any("_foreach_norm" in event.op for event in timeline.events)  # clipping works on lists on CUDA
+    # biases rounded up to 512
+    assert timeline.at("zero_grad").optimizer_states == 2 * 4 * (64 * 64 + 2 * 64)
+    # clipping works on lists on CUDA
+    assert any("_foreach_norm" in event.op for event in timeline.events)
 
 
 @pytest.mark.parametrize(
     "make, states",
-    [(functools.partial(torch.optim.SGD, lr=0.1), 0), (functools.partial(torch.optim.SGD, momentum=0.9), 1),
-     (torch.optim.Adagrad, 1)],
+    [
+        (functools.partial(torch.optim.SGD, lr=0.1), 0),
+        (functools.partial(torch.optim.SGD, momentum=0.9), 1),
+        (torch.optim.Adagrad, 1),
+    ],
 )
 def test_fused_steps_run_and_allocate_only_their_states(make, states):
     def build():
         table = nn.Embedding(32, 32, device="cuda")
-        return training(table, lambda: (table.weight * 2).sum(), functools.partial(make, fused=True))
+        return training(
+            table, lambda: (table.weight * 2).sum(), functools.partial(make, fused=True)
+        )
 
     second = trace_memory(build).at("optimizer peak", 2)
     assert second.temporary == 0 and second.weights == 4096
@@ -267,7 +292,9 @@ def test_fused_steps_run_and_allocate_only_their_states(make, states):
 def test_a_cuda_build_without_a_driver_traces_as_a_cpu_build_does(monkeypatch):
     # What PyPI's PyTorch 2.13.0 for Linux does on a machine without an NVIDIA driver, at each optimizer's step.
     def refused():
-        raise RuntimeError("CUDA error: CUDA driver version is insufficient for CUDA runtime version")
+        raise RuntimeError(
+            "CUDA error: CUDA driver version is insufficient for CUDA runtime version"
+        )
 
     def build():
         model = torch.nn.Linear(64, 64, device="cuda")
@@ -297,7 +324,10 @@ def test_a_weight_made_of_data_is_a_leaf_and_counted():
 
 def test_attention_takes_its_arguments_by_name():
     def build(by_name):
-        q, k, v = (torch.randn(2, 4, 64, 32, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in "qkv")
+        q, k, v = (
+            torch.randn(2, 4, 64, 32, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+            for _ in "qkv"
+        )
 
         def step():
             names = {"query": q, "key": k, "value": v, "is_causal": True}
@@ -306,4 +336,7 @@ def test_attention_takes_its_arguments_by_name():
 
         return step
 
-    assert trace_memory(lambda: build(True)).peak_bytes == trace_memory(lambda: build(False)).peak_bytes
+    assert (
+        trace_memory(lambda: build(True)).peak_bytes
+        == trace_memory(lambda: build(False)).peak_bytes
+    )

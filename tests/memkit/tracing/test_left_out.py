@@ -10,13 +10,17 @@ from memkit.setup import TrainingSetup
 from memkit.tracing.trace import trace_memory
 
 
-@pytest.mark.parametrize("device, said", [("cuda", "the workspace that cuDNN takes"), ("cpu", "measure it there")])
+@pytest.mark.parametrize(
+    "device, said", [("cuda", "the workspace that cuDNN takes"), ("cpu", "measure it there")]
+)
 def test_what_a_trace_leaves_out_stands_beside_its_number(device, said):
     def build():
         layer = nn.Conv1d(5, 8, 3, device=device)
         return lambda: layer(torch.ones(4, 5, 8, device=device)).sum().backward()
 
-    assert said in str(trace_memory(build, device=device)) and "conv" in str(trace_memory(build, device=device))
+    assert said in str(trace_memory(build, device=device)) and "conv" in str(
+        trace_memory(build, device=device)
+    )
     setup = TrainingSetup(model=TINY_GPT2, seq_len=16, device=device)
     assert said not in str(trace_memory(training_build(setup), device=device))
 

@@ -32,7 +32,9 @@ def test_a_sum_down_the_columns_as_another_recorded_run_took_it():
 def test_an_embeddings_gradient_as_two_recorded_runs_took_it():
     """512 and 2,048 indices into 10,000 rows: five buffers of 8 B an index; the sort's own was 1 B."""
     for tokens in (512, 2048):
-        stages = index_put_buffers(meta(10_000, 1024), [meta(4, tokens // 4)], meta(4, tokens // 4, 1024), True)
+        stages = index_put_buffers(
+            meta(10_000, 1024), [meta(4, tokens // 4)], meta(4, tokens // 4, 1024), True
+        )
         assert [size for stage in stages for size in stage] == [8 * tokens] * 5 + [1]
     assert index_put_buffers(meta(10_000, 1024), [meta(4, 128)], meta(4, 128, 1024), False) == []
 
@@ -55,9 +57,13 @@ def test_scratch_stands_beside_the_operation_and_is_gone_after_it():
         return step
 
     timeline = trace_memory(build, steps=1)
-    born = [event for event in timeline.events if event.is_scratch and event.num_bytes == 16_777_216]
+    born = [
+        event for event in timeline.events if event.is_scratch and event.num_bytes == 16_777_216
+    ]
     assert [event.phase for event in born] == ["backward"]
-    assert timeline.at("backward").total_bytes < timeline.at("backward peak").total_bytes - 16_777_216
+    assert (
+        timeline.at("backward").total_bytes < timeline.at("backward peak").total_bytes - 16_777_216
+    )
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -98,9 +104,13 @@ MIXED = {
     "a mask times float32": lambda x: (x * (x > 0)).sum(),
     "a mask over rows": lambda x: (x * (x[:, :1] > 0)).sum(),
     "bf16 beside float32": lambda x: (x + x.bfloat16()).sum(),
-    "whole numbers over each other": lambda x: (torch.ones(64, 300) / torch.ones(64, 300).long() * x).sum(),
+    "whole numbers over each other": lambda x: (
+        torch.ones(64, 300) / torch.ones(64, 300).long() * x
+    ).sum(),
     "compared": lambda x: ((x > 0) == x).sum() + x.sum(),
-    "one-hot": lambda x: (torch.nn.functional.one_hot(torch.zeros(64, dtype=torch.int64), 300) * x).sum(),
+    "one-hot": lambda x: (
+        torch.nn.functional.one_hot(torch.zeros(64, dtype=torch.int64), 300) * x
+    ).sum(),
     "attention that masks whole rows": lambda x: torch._safe_softmax(x, -1).sum(),
 }
 

@@ -14,7 +14,11 @@ import torch
 import torch.nn.functional as F
 from state_of_torch import state_of_torch
 from torch import nn
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 from training_loop import training
 
 from memkit.formula.parameters import count_parameters
@@ -47,7 +51,9 @@ def boundaries(timeline, sorts_births=False) -> list[tuple[int, ...]]:
     for event in timeline.events:
         if event.block not in left_out and event.num_bytes > 0:
             operation += (
-                event.op.rsplit(".", 1)[0] != last_op if event.op.count(".") > 1 else event.op != last_op
+                event.op.rsplit(".", 1)[0] != last_op
+                if event.op.count(".") > 1
+                else event.op != last_op
             )
             last_op = event.op.rsplit(".", 1)[0] if event.op.count(".") > 1 else event.op
             births[event.block] = operation
@@ -60,15 +66,23 @@ def boundaries(timeline, sorts_births=False) -> list[tuple[int, ...]]:
         if runs[-1] and (runs[-1][-1] > 0) != (event.num_bytes > 0):
             runs.append([])
         runs[-1].append(event.num_bytes)
-    return [tuple(sorted(run)) if run and (run[0] < 0 or sorts_births) else tuple(run) for run in runs]
+    return [
+        tuple(sorted(run)) if run and (run[0] < 0 or sorts_births) else tuple(run) for run in runs
+    ]
 
 
 def is_number(event) -> bool:
-    return event.op == NUMBER or event.op.startswith("aten.scalar_tensor") and abs(event.num_bytes) <= 8
+    return (
+        event.op == NUMBER
+        or event.op.startswith("aten.scalar_tensor")
+        and abs(event.num_bytes) <= 8
+    )
 
 
 def both(build, steps=2):
-    return trace_memory(build, device="cpu", steps=steps), measure_memory(build, device="cpu", steps=steps)
+    return trace_memory(build, device="cpu", steps=steps), measure_memory(
+        build, device="cpu", steps=steps
+    )
 
 
 EXACT = {
@@ -78,13 +92,25 @@ EXACT = {
     "gpt2 accumulated": (GPT2, FP32, {"grad_accum_steps": 3}),
     "gpt2 stored": (GPT2, FP32, {"attention": "stored", "dropout": 0.1}),
     "gpt2 autocast": (GPT2, AUTOCAST_BF16, {}),
-    "gpt2 autocast recomputed": (GPT2, AUTOCAST_BF16, {"recomputation": "full", "grad_accum_steps": 2}),
+    "gpt2 autocast recomputed": (
+        GPT2,
+        AUTOCAST_BF16,
+        {"recomputation": "full", "grad_accum_steps": 2},
+    ),
     "gpt2 bf16": (GPT2, PURE_BF16, {"upcasts_logits": True}),
     "llama": (LLAMA, FP32, {}),
     "llama recomputed": (LLAMA, FP32, {"recomputation": "full", "sets_grads_to_none": False}),
-    "llama stored": (LLAMA, FP32, {"attention": "stored", "dropout": 0.1, "uses_fused_norm": False}),
+    "llama stored": (
+        LLAMA,
+        FP32,
+        {"attention": "stored", "dropout": 0.1, "uses_fused_norm": False},
+    ),
     "llama autocast": (LLAMA, AUTOCAST_BF16, {}),
-    "llama autocast accumulated": (LLAMA, AUTOCAST_BF16, {"grad_accum_steps": 2, "recomputation": "full"}),
+    "llama autocast accumulated": (
+        LLAMA,
+        AUTOCAST_BF16,
+        {"grad_accum_steps": 2, "recomputation": "full"},
+    ),
     "llama bf16": (LLAMA, PURE_BF16, {"recomputation": "full"}),
     "llama bf16 accumulated": (LLAMA, PURE_BF16, {"grad_accum_steps": 2}),
     "llama for-loop": (LLAMA, FP32, {"optimizer": OptimizerConfig(implementation="for-loop")}),
@@ -116,7 +142,9 @@ def test_live_bytes_equal_a_real_runs_at_every_operation_boundary(case):
             assert 0 <= real.total_bytes - instant.total_bytes <= numbers
 
 
-@pytest.mark.parametrize("case", ["gpt2", "gpt2 accumulated", "llama autocast", "llama recomputed", "llama bf16"])
+@pytest.mark.parametrize(
+    "case", ["gpt2", "gpt2 accumulated", "llama autocast", "llama recomputed", "llama bf16"]
+)
 def test_a_tracker_that_misses_the_reused_gradients_fails(case, monkeypatch):
     build = training_build(setup_of(case))
     measured = measure_memory(build, device="cpu")
@@ -133,9 +161,16 @@ def test_a_tracker_that_misses_the_reused_gradients_fails(case, monkeypatch):
 
 def convolutions(device, wrap=nn.Sequential):
     layers = (
-        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(inplace=True), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding="same"), nn.GroupNorm(4, 32), nn.SiLU(), nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(), nn.Linear(32, 10),
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding="same"),
+        nn.GroupNorm(4, 32),
+        nn.SiLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, 10),
     )
     model = wrap(nn.Sequential(*layers).to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -169,7 +204,12 @@ def encoder(device, uses_autocast=False):
 
     def loss():
         with torch.autocast(device, torch.bfloat16, enabled=uses_autocast):
-            return model(torch.randn(2, 16, 64, device=device), mask=mask, is_causal=True).float().pow(2).mean()
+            return (
+                model(torch.randn(2, 16, 64, device=device), mask=mask, is_causal=True)
+                .float()
+                .pow(2)
+                .mean()
+            )
 
     return training(model, loss)
 
@@ -223,8 +263,15 @@ def by_hand(device):
         hidden = torch.relu(table[rows] @ weight)
         first = hidden.gather(1, torch.zeros(5, 3, dtype=torch.long, device=device))
         largest, _ = hidden.max(dim=1)
-        loss = first.sum() + largest.sum() + hidden.sort(dim=1)[0][:, :4].sum() + hidden.topk(3)[0].sum()
-        (loss + hidden.cumsum(0).mean() + torch.logsumexp(hidden, 1).sum() + hidden.norm()).backward()
+        loss = (
+            first.sum()
+            + largest.sum()
+            + hidden.sort(dim=1)[0][:, :4].sum()
+            + hidden.topk(3)[0].sum()
+        )
+        (
+            loss + hidden.cumsum(0).mean() + torch.logsumexp(hidden, 1).sum() + hidden.norm()
+        ).backward()
         with torch.no_grad():
             for tensor in (weight, table):
                 tensor -= 0.1 * tensor.grad
@@ -318,7 +365,9 @@ def test_where_the_devices_agree_cudas_trace_is_the_cpus_event_by_event(model, r
         events = trace_memory(training_build(setup), device=device).events
         in_host = ("get_rng_state", "aten.lift_fresh.default")  # random states and step counts
         traces.append([e for e in events if not e.is_scratch and e.op not in in_host])
-    cuda, cpu = ([(e.num_bytes, e.op, e.part, e.phase, e.where) for e in events] for events in traces)
+    cuda, cpu = (
+        [(e.num_bytes, e.op, e.part, e.phase, e.where) for e in events] for events in traces
+    )
     assert cuda == cpu
 
 
@@ -347,7 +396,8 @@ def test_a_model_larger_than_the_machine(model):
     count = count_parameters(setup.model)
     assert timeline.at("init").weights == 2 * count
     assert timeline.at("backward").gradients == 2 * count
-    assert timeline.at("zero_grad").optimizer_states == 4 * count  # the step counts stay in the host's memory
+    # the step counts stay in the host's memory
+    assert timeline.at("zero_grad").optimizer_states == 4 * count
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -380,12 +430,21 @@ each_way = pytest.mark.parametrize("how", ["traced", "measured"])
 @pytest.mark.parametrize("error", [None, KeyError, KeyboardInterrupt])
 def test_what_a_program_sets_for_all_of_torch_is_put_back(how, error):
     """Also the hooks of a checkpoint whose function fails, which torch leaves on while the error is held."""
+
     def settings():
-        context, state = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None), state_of_torch()
-        return (context and context.device, torch.get_default_dtype(), torch.is_grad_enabled(),
-                *(state[name] for name in ("autocast", "modes", "saved tensors hooks")),
-                torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled(),
-                torch.get_num_threads(), torch.is_anomaly_enabled(), torch.ones(1).dtype)
+        context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+        state = state_of_torch()
+        return (
+            context and context.device,
+            torch.get_default_dtype(),
+            torch.is_grad_enabled(),
+            *(state[name] for name in ("autocast", "modes", "saved tensors hooks")),
+            torch.get_float32_matmul_precision(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.get_num_threads(),
+            torch.is_anomaly_enabled(),
+            torch.ones(1).dtype,
+        )
 
     def build():
         torch.set_default_device("cpu")
@@ -413,7 +472,9 @@ def test_what_a_program_sets_for_all_of_torch_is_put_back(how, error):
 def test_the_programs_own_error_comes_through_with_its_own_line(device):
     class Answers:
         def __getattr__(self, name):
-            raise LookupError(f"no {name!r}: a box that is asked for anything fails in words of its own")
+            raise LookupError(
+                f"no {name!r}: a box that is asked for anything fails in words of its own"
+            )
 
     def step():
         _ = Answers()
@@ -451,7 +512,8 @@ def test_torch_is_as_it_was_afterwards(device, fails_in):
 
         return step
 
-    trace_memory(build if fails_in is None else lambda: lambda: None, device=device, steps=1)  # lazy imports
+    # lazy imports
+    trace_memory(build if fails_in is None else lambda: lambda: None, device=device, steps=1)
     before = state_of_torch()
     with pytest.raises(ZeroDivisionError) if fails_in else contextlib.nullcontext():
         trace_memory(build, device=device)
@@ -476,8 +538,12 @@ def test_no_tensor_is_kept_after_a_trace():
 
 
 def test_each_allocation_names_the_programs_own_line():
-    timeline = trace_memory(training_build(setup_of("llama", device="cuda", recomputation="full")), steps=1)
-    lines = {event.op: event.where for event in timeline.events if event.phase in ("forward", "backward")}
+    timeline = trace_memory(
+        training_build(setup_of("llama", device="cuda", recomputation="full")), steps=1
+    )
+    lines = {
+        event.op: event.where for event in timeline.events if event.phase in ("forward", "backward")
+    }
     assert re.fullmatch(r"transformer.py:\d+ MLP.forward", lines["aten.silu.default"])
     assert lines["aten.silu_backward.default"] == f"{lines['aten.silu.default']} (backward)"
     assert "step" in next(e.where for e in timeline.events if e.phase == "optimizer")
@@ -578,5 +644,7 @@ def test_a_roots_gradient_in_another_dtype_is_cast_before_any_node_runs():
     traced, measured = both(lambda: build("cpu"))
     assert boundaries(traced) == boundaries(measured) and traced.peak_bytes == measured.peak_bytes
     events = trace_memory(lambda: build("cuda")).events
-    cast = [event for event in events if event.phase == "backward" and event.num_bytes == 4 * 8 * 64]
+    cast = [
+        event for event in events if event.phase == "backward" and event.num_bytes == 4 * 8 * 64
+    ]
     assert cast[0].op == "aten._to_copy.default" and cast[0].where == "backward"

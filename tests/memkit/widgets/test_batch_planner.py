@@ -1,6 +1,5 @@
 """The batch planner: its bars are the estimate's, its plans are whole, and nothing that is typed kills it."""
 
-
 import pytest
 
 from memkit.formula.parameters import count_parameters
@@ -18,7 +17,10 @@ def planner():
 def test_tokens_stay_and_the_peak_grows(planner, size):
     planner.set(micro_batch_size=size)
     sequences = f"{size} sequence{'' if size == 1 else 's'}"
-    assert planner.error == "" and f"× {sequences} × {64 // size} accumulation" in planner.shown.words[2]
+    assert (
+        planner.error == ""
+        and f"× {sequences} × {64 // size} accumulation" in planner.shown.words[2]
+    )
     assert f"{size} × {64 // size}" in [row[0] for row in planner.shown.table]
 
 

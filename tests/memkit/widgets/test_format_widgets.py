@@ -18,7 +18,9 @@ def value_in_ml_dtypes(code: int, name: str) -> float:
     return float(np.array(code, storage).view(getattr(ml_dtypes, name, np.float16)))
 
 
-@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "bfloat16", "float16", "float8_e4m3fnuz"])
+@pytest.mark.parametrize(
+    "name", ["float8_e4m3fn", "float8_e5m2", "bfloat16", "float16", "float8_e4m3fnuz"]
+)
 def test_flipping_each_bit_gives_the_value_of_ml_dtypes(name):
     panel = BitExplorer(format=name, code=0x35)
     for index in range(FORMATS[name].bits):
@@ -40,9 +42,11 @@ def test_a_number_sets_the_bits_that_torch_gives_it(name, number):
     panel = BitExplorer(format=name, number=number, saturates=False)
     tensor = torch.tensor(parse_number(number), dtype=torch.float64).to(getattr(torch, name))
     code = (
-        int(tensor.view(torch.int16 if tensor.itemsize == 2 else torch.int8).item()) % 2 ** FORMATS[name].bits
+        int(tensor.view(torch.int16 if tensor.itemsize == 2 else torch.int8).item())
+        % 2 ** FORMATS[name].bits
     )
-    if name == "float8_e4m3fn" and number == "1e6":  # torch 2.13 saturates, and so NaN is ml_dtypes' answer
+    # torch 2.13 saturates, and so NaN is ml_dtypes' answer
+    if name == "float8_e4m3fn" and number == "1e6":
         code = int(np.float32(1e6).astype(ml_dtypes.float8_e4m3fn).view(np.uint8))
     assert panel.error == "" and panel.value["code"] == code
 
@@ -51,7 +55,9 @@ def test_a_number_is_typed_and_mistyped():
     panel = BitExplorer()
     text = panel.panel.controls["number"]
     text.value = "two"
-    assert "number='two' is not a finite number" in panel.error and text.value == "1.5", "what was refused leaves"
+    assert "number='two' is not a finite number" in panel.error and text.value == "1.5", (
+        "what was refused leaves"
+    )
     panel.pick("0")
     assert panel.value["number"] == "-1.5" and panel.error == ""
     text.value = "2**-9"
@@ -60,10 +66,16 @@ def test_a_number_is_typed_and_mistyped():
     assert "code=256 is not a code of float8_e4m3fn; allowed 0..255" in panel.error
 
 
-@pytest.mark.parametrize("name, first", [("float8_e5m2", 0x72), ("float4_e2m1fn", 0xF), ("float6_e2m3fn", 0x3F)])
+@pytest.mark.parametrize(
+    "name, first", [("float8_e5m2", 0x72), ("float4_e2m1fn", 0xF), ("float6_e2m3fn", 0x3F)]
+)
 def test_the_arrows_walk_through_every_value_of_ml_dtypes(name, first):
     panel = BitExplorer(format=name, code=first)
-    values = np.arange(2 ** FORMATS[name].bits, dtype=np.uint8).view(getattr(ml_dtypes, name)).astype(float)
+    values = (
+        np.arange(2 ** FORMATS[name].bits, dtype=np.uint8)
+        .view(getattr(ml_dtypes, name))
+        .astype(float)
+    )
     wanted = np.unique(values[values >= values[first]]) + 0.0
     walked = [values[panel.value["code"]]]
     while 'data-pick="above"' in panel.shown.chart.svg():
@@ -83,9 +95,21 @@ def test_the_decimals_are_those_of_the_value():
 
 def test_what_has_no_minus_zero_does_not_hold_it():
     rows = {row[0]: row[2] for row in BitExplorer(number="-0.0").shown.table[1:]}
-    signed = {name: math.copysign(1, value_in_ml_dtypes(int(getattr(ml_dtypes, name, np.float16)(-0.0)
-              .view(np.uint16 if FORMATS[name].bits == 16 else np.uint8)), name)) < 0
-              for name in ("float16", "bfloat16", "float8_e5m2", "float8_e4m3fn")}
+    signed = {
+        name: math.copysign(
+            1,
+            value_in_ml_dtypes(
+                int(
+                    getattr(ml_dtypes, name, np.float16)(-0.0).view(
+                        np.uint16 if FORMATS[name].bits == 16 else np.uint8
+                    )
+                ),
+                name,
+            ),
+        )
+        < 0
+        for name in ("float16", "bfloat16", "float8_e5m2", "float8_e4m3fn")
+    }
     assert all(signed.values()) and {rows[name] for name in signed} == {"exact"}
     assert rows["int8"] == rows["int4"] == "sign lost"
 
@@ -104,7 +128,8 @@ def test_the_table_has_the_errors_of_torch():
     assert float(rows["bfloat16"][1]) == pytest.approx(held, rel=1e-8)
     assert rows["bfloat16"][2] == f"{100 * abs(held - 0.1) / 0.1:.2g} %"
     assert (
-        rows["float8_e4m3fn"][3] == f"{int(torch.tensor(0.1).to(torch.float8_e4m3fn).view(torch.uint8)):08b}"
+        rows["float8_e4m3fn"][3]
+        == f"{int(torch.tensor(0.1).to(torch.float8_e4m3fn).view(torch.uint8)):08b}"
     )
 
 

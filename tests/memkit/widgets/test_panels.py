@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 from memkit import widgets
 from memkit.widgets.explorer import Bits, Choice, Entry, Explorer, Number, Switch, values_of
 
-PANELS = {name: getattr(widgets, name) for name in widgets.__all__ if name not in ("Explorer", "Panel", "StepFilm")}
+PANELS = {
+    name: getattr(widgets, name)
+    for name in widgets.__all__
+    if name not in ("Explorer", "Panel", "StepFilm")
+}
 PLAIN = """
 import sys
 for name in ("torch", "numpy", "matplotlib", "ipywidgets", "anywidget"):
@@ -52,7 +56,11 @@ def test_it_is_named_told_and_has_a_twin(panels, name):
     panel = explorer.panel
     assert explorer.error == ""
     root = ET.fromstring(panel.picture.value)
-    assert root.get("role") == "img" and len(root.findtext(f"{SVG}desc").split()) >= 10 and root.findtext(f"{SVG}title")
+    assert (
+        root.get("role") == "img"
+        and len(root.findtext(f"{SVG}desc").split()) >= 10
+        and root.findtext(f"{SVG}title")
+    )
     assert 'role="status"' in panel.status.value and 'aria-live="polite"' in panel.status.value
     assert "<details" in panel.fold.value and "<summary>" in panel.fold.value
     assert panel.table.value.count('scope="row"') == len(explorer.shown.table) - 1 >= 1
@@ -62,7 +70,9 @@ def test_it_is_named_told_and_has_a_twin(panels, name):
     bundle, metadata = explorer._repr_mimebundle_()
     assert metadata["image/png"]["alt"] == explorer.shown.chart.alt
     assert bundle["text/plain"] == explorer.summary and "\n" not in explorer.summary
-    assert "application/vnd.jupyter.widget-view+json" in bundle and len(bundle["image/png"]) < 250_000
+    assert (
+        "application/vnd.jupyter.widget-view+json" in bundle and len(bundle["image/png"]) < 250_000
+    )
 
 
 @pytest.mark.parametrize("name", PANELS)
@@ -84,7 +94,10 @@ def test_any_corner_is_shown_or_refused_in_a_sentence(panels, name, data):
         assert "Error" not in explorer.error and "\n" not in explorer.error
         assert ('role="alert"' in panel.alert.value) == bool(explorer.error)
         ET.fromstring(panel.picture.value)
-    assert explorer.value == {**explorer.value, **{key: box.value for key, box in panel.controls.items()}}
+    assert explorer.value == {
+        **explorer.value,
+        **{key: box.value for key, box in panel.controls.items()},
+    }
 
 
 def others(control) -> list:
@@ -111,7 +124,9 @@ def test_every_control_has_something_to_change(name):
             if value != explorer.value[key]:
                 explorer.set(**{key: value})
             if explorer.error == "" and before != (
-                explorer.shown.words, explorer.shown.table, explorer.shown.chart.html()
+                explorer.shown.words,
+                explorer.shown.table,
+                explorer.shown.chart.html(),
             ):
                 break
         else:
@@ -133,7 +148,15 @@ def test_nonsense_is_explained_in_a_sentence_and_changes_nothing(panels, name, d
         assert explorer.panel.alert.value.count('role="alert"') == 1
         assert (explorer.value, explorer.panel.picture.value) == (before, picture)
     else:  # a large number is one, and a text is read as a number or a code
-        assert isinstance(explorer.controls[key], (Number, Entry, Bits)) and value not in (None, "nonsense", object)
+        assert isinstance(explorer.controls[key], (Number, Entry, Bits)) and value not in (
+            None,
+            "nonsense",
+            object,
+        )
     explorer.set(**before)
     assert explorer.error == explorer.panel.alert.value == ""
-    assert before == explorer.value == {**before, **{key: box.value for key, box in explorer.panel.controls.items()}}
+    assert (
+        before
+        == explorer.value
+        == {**before, **{key: box.value for key, box in explorer.panel.controls.items()}}
+    )

@@ -65,7 +65,9 @@ def test_a_program_of_the_reader_s_own_shows_its_own_lines():
         return step
 
     lines = StepFilm(trace_memory(build)).data["lines"]
-    assert ("step · test_step_film.py", True) in [(name, "sum().backward()" in text) for name, _, text in lines]
+    assert ("step · test_step_film.py", True) in [
+        (name, "sum().backward()" in text) for name, _, text in lines
+    ]
 
 
 def test_a_formula_s_film_has_modules_for_lines():
@@ -86,11 +88,19 @@ def test_what_a_notebook_stores_is_the_film_s_data_a_picture_and_words(traced):
     film = StepFilm(traced, title="Mine")
     bundle, metadata = film._repr_mimebundle_()
     assert json.loads(bundle[FILM]) == json.loads(json.dumps(film.data))
-    assert bundle["text/plain"].startswith("Mine: ") and "image/png" in bundle and metadata["image/png"]["alt"]
+    assert (
+        bundle["text/plain"].startswith("Mine: ")
+        and "image/png" in bundle
+        and metadata["image/png"]["alt"]
+    )
 
 
 def test_a_title_is_words_and_no_markup(traced, tmp_path):
-    page = StepFilm(traced, title="</script><b>1 < 2").save(tmp_path / "film.html").read_text(encoding="utf-8")
+    page = (
+        StepFilm(traced, title="</script><b>1 < 2")
+        .save(tmp_path / "film.html")
+        .read_text(encoding="utf-8")
+    )
     assert "<b>" not in page and page.count("</script>") == 2 and "&lt;b&gt;" in page
 
 

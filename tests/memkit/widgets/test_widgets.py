@@ -27,7 +27,11 @@ def explorer():
 
 def test_the_picture_shows_the_estimate_of_exactly_this_setup(explorer):
     explorer.set(
-        model="Llama-2-7B", precision="pure bf16", micro_batch_size=2, seq_len=4096, recomputation="full"
+        model="Llama-2-7B",
+        precision="pure bf16",
+        micro_batch_size=2,
+        seq_len=4096,
+        recomputation="full",
     )
     chosen = {"precision": PURE_BF16, "recomputation": "full"}
     setup = TrainingSetup(model=LLAMA_2_7B, micro_batch_size=2, seq_len=4096, **chosen)
@@ -44,7 +48,10 @@ def test_what_the_sequence_s_slider_offers_it_accepts():
     explorer.panel.controls["model"].value = "GPT-2 small"
     assert explorer.error == ""
     slider = explorer.panel.controls["seq_len"].slider
-    assert (slider.max, explorer.value["seq_len"]) == (GPT2_SMALL.max_seq_len, GPT2_SMALL.max_seq_len)
+    assert (slider.max, explorer.value["seq_len"]) == (
+        GPT2_SMALL.max_seq_len,
+        GPT2_SMALL.max_seq_len,
+    )
     slider.value = slider.max
     assert explorer.error == ""
 
@@ -80,13 +87,16 @@ def test_an_error_of_any_kind_stays_inside():
 
 
 def test_what_one_sequence_more_would_add_is_the_estimates():
-    explorer = MemoryExplorer(model="GPT-2 small", precision="pure bf16", micro_batch_size=8, seq_len=1024)
+    explorer = MemoryExplorer(
+        model="GPT-2 small", precision="pure bf16", micro_batch_size=8, seq_len=1024
+    )
     setup = replace(SETUP, precision=PURE_BF16)
     peaks = [second_step(replace(setup, micro_batch_size=size)).peak_bytes for size in (8, 9)]
     assert format_bytes(peaks[1] - peaks[0]) in " ".join(explorer.shown.more())
 
 
 # --- the panel ------------------------------------------------------------------------------------------------------
+
 
 def test_a_slider_and_its_box_follow_each_other():
     number = NumberBox(Number("Sequence", 1024, low=128, high=8192, step=128))
@@ -115,10 +125,18 @@ def test_a_panel_works_without_the_helper_for_keys(monkeypatch):
 
 @pytest.mark.parametrize(
     ("batch", "verdict", "sign"),
-    [(1, "Fits", "✓ "), (18, "Should fit", ""), (19, "May just fit", ""), (64, "Does not fit", "✗ ")],
+    [
+        (1, "Fits", "✓ "),
+        (18, "Should fit", ""),
+        (19, "May just fit", ""),
+        (64, "Does not fit", "✗ "),
+    ],
 )
 def test_a_tick_is_for_what_fits_at_worst(batch, verdict, sign):
     """What should fit, and at worst takes more than the card has, gets neither tick nor cross."""
     choices = {"model": "GPT-2 small", "precision": "fp32", "seq_len": 1024, "card": "RTX 4090"}
     text = html_places(MemoryExplorer(**choices, micro_batch_size=batch))["verdict"]
-    assert f"{sign}{verdict}:" in text and ("✓" in text, "✗" in text) == (sign == "✓ ", sign == "✗ ")
+    assert f"{sign}{verdict}:" in text and ("✓" in text, "✗" in text) == (
+        sign == "✓ ",
+        sign == "✗ ",
+    )

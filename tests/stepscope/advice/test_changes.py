@@ -25,7 +25,10 @@ def test_a_change_to_what_has_no_formula_is_left_out():
     with pytest.raises(ValueError, match="no formula"):
         estimate_memory(replace(setup, attention="flash"))
     names = [effect.name for effect in effects_on_setup(setup)]
-    assert "full recomputation, which runs each forward twice" in names and "flash attention" not in names
+    assert (
+        "full recomputation, which runs each forward twice" in names
+        and "flash attention" not in names
+    )
 
 
 def test_what_helps_is_sorted_and_each_really_helps():
@@ -42,7 +45,10 @@ def changed_setups(setup):
 
 
 def test_a_change_keeps_model_and_tokens_of_the_step():
-    for setup in (SETUP, replace(SETUP, attention="stored", micro_batch_size=6, grad_accum_steps=3)):
+    for setup in (
+        SETUP,
+        replace(SETUP, attention="stored", micro_batch_size=6, grad_accum_steps=3),
+    ):
         assert changed_setups(setup)
         for changed in changed_setups(setup).values():
             assert changed != setup and changed.model == setup.model

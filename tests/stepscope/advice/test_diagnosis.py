@@ -21,7 +21,9 @@ from stepscope.tracing.trace import trace_script
 
 
 def build(batch: int = 2048, leak: list | None = None):
-    model = torch.nn.Sequential(torch.nn.Linear(1000, 4000), torch.nn.GELU(), torch.nn.Linear(4000, 1000)).cuda()
+    model = torch.nn.Sequential(
+        torch.nn.Linear(1000, 4000), torch.nn.GELU(), torch.nn.Linear(4000, 1000)
+    ).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     x = torch.randn(batch, 1000, device="cuda")
 
@@ -57,8 +59,12 @@ def test_a_run_without_a_leak_grows_nowhere(steps):
 def test_a_trace_s_page_counts_workspaces_where_a_card_is_named():
     trace = trace_script(build)
     without, page = diagnose_memory(trace), diagnose_memory(trace, compute_capability=(9, 0))
-    assert page.result.peak_allocated_bytes == replay_trace(trace, compute_capability=(9, 0)).peak_allocated_bytes
-    assert page.result.peak_allocated_bytes >= without.result.peak_allocated_bytes + 32 * MIB  # one thread's at least
+    assert (
+        page.result.peak_allocated_bytes
+        == replay_trace(trace, compute_capability=(9, 0)).peak_allocated_bytes
+    )
+    # one thread's at least
+    assert page.result.peak_allocated_bytes >= without.result.peak_allocated_bytes + 32 * MIB
     assert page.parts == without.parts  # a workspace is in no tensor
 
 
@@ -70,7 +76,9 @@ def test_the_page_says_what_stands_at_the_peak():
     for part, size in page.parts.items():
         assert 0 <= asked[part] - size < 64 * 512  # the trace rounds each block up to 512 bytes
     text = str(page)
-    assert f"reached in {trace.peak.name.removesuffix(' peak')} of step {trace.peak.step} of 2" in text
+    assert (
+        f"reached in {trace.peak.name.removesuffix(' peak')} of step {trace.peak.step} of 2" in text
+    )
     assert f"{Path(__file__).name}:" in text and "point to" in text
     assert sum(line.num_bytes for line in page.lines) <= sum(page.parts.values())
 
@@ -86,7 +94,9 @@ def test_a_change_is_promised_what_the_program_with_it_takes():
     page = diagnose_memory(trace_script(lambda: deep(foreach=True)))
     assert FOR_LOOP in page.cures and all(change.how == "replay" for change in page.changes)
     report = report_on(lambda: deep(foreach=True))
-    change = next(change for change in report.changes if change.change.program in ("for_loop", "fused"))
+    change = next(
+        change for change in report.changes if change.change.program in ("for_loop", "fused")
+    )
     real = replay_trace(trace_script(lambda: deep(foreach=False))).peak_reserved_bytes
     assert change.how == "second trace" and change.after_bytes <= real
     assert change.saved_bytes > 30 * MIB
@@ -97,15 +107,25 @@ def test_a_page_says_since_when_a_line_holds_its_bytes():
     since = {line.part: line.since for line in page.lines}
     assert since["weights"] == "init" and since["optimizer_states"] == "step 1, optimizer"
     recorded = diagnose_memory(predicted_snapshot(replay_trace(trace_script(build))))
-    assert all(line.since and line.since in " ".join(str(recorded).split()) for line in recorded.lines)
+    assert all(
+        line.since and line.since in " ".join(str(recorded).split()) for line in recorded.lines
+    )
 
 
 def test_the_page_of_a_recording_says_what_a_recording_says():
     recorded = predicted_snapshot(replay_trace(trace_script(lambda: build(leak=[]), steps=6)))
     page, text = diagnose_memory(recorded), " ".join(str(diagnose_memory(recorded)).split())
     assert set(page.parts) == {None} and "in memory at the peak" not in text
-    kept = sum(b["requested_size"] for s in recorded["segments"] for b in s["blocks"] if b["state"] != "inactive")
-    assert f"A recording names no parts. At its end {format_bytes(kept)} stand, 0 B of them from before it." in text
+    kept = sum(
+        b["requested_size"]
+        for s in recorded["segments"]
+        for b in s["blocks"]
+        if b["state"] != "inactive"
+    )
+    assert (
+        f"A recording names no parts. At its end {format_bytes(kept)} stand, 0 B of them from before it."
+        in text
+    )
     reserved = page.recorded.timeline.reserved_peak_bytes
     assert page.peak_reserved_bytes == page.result.peak_reserved_bytes == reserved
     assert page.cures[0].name.startswith("let go of what ") and str(page.cures[0].name) in text
@@ -121,9 +141,13 @@ def test_a_failure_is_part_of_the_page():
 
 def test_a_run_that_nothing_helps_says_so():
     end = Instant(name="end", total_bytes=0)
-    page = diagnose_memory(MemoryTimeline(instants=(end,), source="traced", events=(Event(0, 512),)))
+    page = diagnose_memory(
+        MemoryTimeline(instants=(end,), source="traced", events=(Event(0, 512),))
+    )
     assert page.changes == page.cures == ()
-    assert "Of what was tried, nothing saves a byte." in str(page) and "point to no cure" in str(page)
+    assert "Of what was tried, nothing saves a byte." in str(page) and "point to no cure" in str(
+        page
+    )
     with pytest.raises(ValueError, match="no events"):
         diagnose_memory(MemoryTimeline(instants=(end,), source="traced"))
 
@@ -164,7 +188,9 @@ def test_a_forward_without_a_backward_brings_no_grad():
 @pytest.mark.parametrize("capacity", [60, 80, 100, 140])
 def test_a_training_that_dies_in_its_first_forward_is_not_told_to_need_no_gradients(capacity):
     """The dying forward lets its graph go, as an evaluation does; what follows was never recorded."""
-    snapshot = predicted_snapshot(replay_trace(trace_script(deep_training), capacity_bytes=capacity * MIB))
+    snapshot = predicted_snapshot(
+        replay_trace(trace_script(deep_training), capacity_bytes=capacity * MIB)
+    )
     events = snapshot["device_traces"][0]
     assert events[-1]["action"] == "oom"
     standing = {entry["addr"]: entry for entry in events if entry["action"] == "alloc"}
@@ -194,9 +220,20 @@ def test_gradients_that_stand_through_the_forward_are_seen_and_set_to_none():
 
         return step
 
-    assert SET_TO_NONE in diagnose_memory(trace_script(lambda: trained(set_to_none=False), steps=3)).cures
-    assert SET_TO_NONE not in diagnose_memory(trace_script(lambda: trained(set_to_none=True), steps=3)).cures
-    before, after = (replay_trace(trace_script(partial(trained, way), steps=3)) for way in (False, True))
+    assert (
+        SET_TO_NONE
+        in diagnose_memory(trace_script(lambda: trained(set_to_none=False), steps=3)).cures
+    )
+    assert (
+        SET_TO_NONE
+        not in diagnose_memory(trace_script(lambda: trained(set_to_none=True), steps=3)).cures
+    )
+    before, after = (
+        replay_trace(trace_script(partial(trained, way), steps=3)) for way in (False, True)
+    )
     assert before.peak_allocated_bytes > after.peak_allocated_bytes
-    promised = {effect.change for effect in report_on(lambda: trained(set_to_none=False), steps=3).changes}
-    assert (SET_TO_NONE in promised) == (before.peak_reserved_bytes > after.peak_reserved_bytes)  # holes took it here
+    promised = {
+        effect.change for effect in report_on(lambda: trained(set_to_none=False), steps=3).changes
+    }
+    # holes took it here
+    assert (SET_TO_NONE in promised) == (before.peak_reserved_bytes > after.peak_reserved_bytes)

@@ -114,10 +114,14 @@ def test_a_report_names_the_line_too():
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("setup", [
-    TrainingSetup(model=model, seq_len=64, grad_accum_steps=steps) for model in (TINY_GPT2, TINY_LLAMA)
-    for steps in (1, 3)
-])
+@pytest.mark.parametrize(
+    "setup",
+    [
+        TrainingSetup(model=model, seq_len=64, grad_accum_steps=steps)
+        for model in (TINY_GPT2, TINY_LLAMA)
+        for steps in (1, 3)
+    ],
+)
 @pytest.mark.parametrize("steps", [1, 2, 5])
 def test_a_sound_run_has_none(setup, steps):
     page = recorded(training_build(setup), steps)

@@ -27,7 +27,11 @@ def test_adviser_planner_and_report_give_one_answer(micro_batch_size):
     peak = estimate_memory(setup).for_step(2).peak
     fit = fit_on(CARD, peak.total_bytes)
     assert f"It {fit.verdict} on one RTX 3090" in verdict(peak, "RTX 3090")
-    assert plan_of(setup, CARD).fits == (fit.expected_bytes >= 0) == (fit.verdict in ("fits", "should fit"))
+    assert (
+        plan_of(setup, CARD).fits
+        == (fit.expected_bytes >= 0)
+        == (fit.verdict in ("fits", "should fit"))
+    )
 
 
 def test_the_verdicts_are_ordered_and_the_cards_too():
@@ -38,12 +42,17 @@ def test_the_verdicts_are_ordered_and_the_cards_too():
         assert fit.least_bytes <= fit.expected_bytes <= fit.most_bytes
     assert fits["H200"].verdict == "fits" and fits["T4"].verdict == "does not fit"
     to_the_byte = replace(fits["T4"], least_bytes=-2, expected_bytes=-1, most_bytes=0)
-    assert to_the_byte.verdict == "may just fit" and replace(to_the_byte, most_bytes=-1).verdict == "does not fit"
+    assert (
+        to_the_byte.verdict == "may just fit"
+        and replace(to_the_byte, most_bytes=-1).verdict == "does not fit"
+    )
 
 
 def test_the_least_cached_is_that_of_the_segments_that_cache_least():
     timeline = MemoryTimeline(
-        instants=(Instant(name="end", total_bytes=0),), source="traced", events=tuple(growing_story())
+        instants=(Instant(name="end", total_bytes=0),),
+        source="traced",
+        events=tuple(growing_story()),
     )
     kinds = AllocatorConfig(), AllocatorConfig(expandable_segments=True)
     plain, growing = (replay_trace(timeline, kind) for kind in kinds)

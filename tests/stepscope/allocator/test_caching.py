@@ -9,11 +9,19 @@ from hypothesis import strategies as st
 
 from memkit.fit import training_workspace_bytes, workspace_bytes
 from memkit.units import KIB, MIB, round_up
-from stepscope.allocator.caching import AllocatorConfig, CachingAllocator, Driver, OutOfMemory, segment_size
+from stepscope.allocator.caching import (
+    AllocatorConfig,
+    CachingAllocator,
+    Driver,
+    OutOfMemory,
+    segment_size,
+)
 
 
 def allocator_for(conf: str = "", capacity_bytes: int | None = None, outside_bytes: int = 0):
-    return CachingAllocator(AllocatorConfig(expandable_segments=bool(conf)), Driver(capacity_bytes, outside_bytes))
+    return CachingAllocator(
+        AllocatorConfig(expandable_segments=bool(conf)), Driver(capacity_bytes, outside_bytes)
+    )
 
 
 def played(script: str, conf: str = "", capacity_bytes: int | None = None) -> CachingAllocator:
@@ -32,7 +40,9 @@ def played(script: str, conf: str = "", capacity_bytes: int | None = None) -> Ca
 
 def layout(allocator: CachingAllocator) -> str:
     """Segments by address, each block with its MiB and its state's first letter: a in use, i free."""
-    return " | ".join(" ".join(f"{b.size / MIB:g}{b.state[0]}" for b in run) for run in allocator.segments())
+    return " | ".join(
+        " ".join(f"{b.size / MIB:g}{b.state[0]}" for b in run) for run in allocator.segments()
+    )
 
 
 # ---------------------------------------------------------------- what a request becomes
@@ -59,7 +69,10 @@ def test_a_rest_above_1_mib_is_split_off():
     allocator = allocator_for()
     allocator.malloc(19 * MIB - 512)  # of a segment of 20 MiB
     assert allocator.allocated_bytes == 19 * MIB - 512
-    assert played("a=19").allocated_bytes == 20 * MIB and played("a=19").current["requested"] == 19 * MIB
+    assert (
+        played("a=19").allocated_bytes == 20 * MIB
+        and played("a=19").current["requested"] == 19 * MIB
+    )
 
 
 def test_the_small_pool_splits_down_to_512_bytes():
@@ -88,12 +101,24 @@ LAYOUTS = {
     "a plain segment does not grow": ("a=38 -a b=50", "38i | 50a"),
     "an expandable one grows by pages of 20 MiB": ("a=38 -a b=50", "50a 10i", EXPANDABLE),
     "any rest of it is split off": ("a=19", "19a 1i", EXPANDABLE),
-    "whole pages go back from its middle": ("a=10 b=60 c=10 -b empty", "10a 10i | 10i 10a", EXPANDABLE),
-    "the lowest are mapped again": ("a=10 b=60 c=10 -b empty d=15", "10a 15a 15i | 10i 10a", EXPANDABLE),
+    "whole pages go back from its middle": (
+        "a=10 b=60 c=10 -b empty",
+        "10a 10i | 10i 10a",
+        EXPANDABLE,
+    ),
+    "the lowest are mapped again": (
+        "a=10 b=60 c=10 -b empty d=15",
+        "10a 15a 15i | 10i 10a",
+        EXPANDABLE,
+    ),
     "one without memory is given up": ("a=30 -a empty", "", EXPANDABLE, 100 * MIB),
     # the block at the end of what is mapped counts with all that is not mapped yet
     "the block that can grow least": ("a=12 b=2 c=26 -a -c d=4", "4a 8i 2a 26i", EXPANDABLE),
-    "even if the other fits better now": ("a=16 b=2 c=8 d=14 -a -d e=5", "5a 11i 2a 8a 14i", EXPANDABLE),
+    "even if the other fits better now": (
+        "a=16 b=2 c=8 d=14 -a -d e=5",
+        "5a 11i 2a 8a 14i",
+        EXPANDABLE,
+    ),
 }
 """By rule of the source: a script, what lies where after it, and the options and the card where it needs some."""
 
@@ -127,9 +152,14 @@ def test_freeing_twice_or_in_the_middle_is_refused():
 
 
 def test_a_refused_request_empties_the_cache_and_asks_again():
-    allocator = played("a=30 -a b=32", capacity_bytes=40 * MIB)  # does not fit beside the cached 30 MiB
+    # does not fit beside the cached 30 MiB
+    allocator = played("a=30 -a b=32", capacity_bytes=40 * MIB)
     assert allocator.counts["num_alloc_retries"] == 1
-    assert [event[0] for event in allocator.trace[-3:]] == ["segment_free", "segment_alloc", "alloc"]
+    assert [event[0] for event in allocator.trace[-3:]] == [
+        "segment_free",
+        "segment_alloc",
+        "alloc",
+    ]
 
 
 def test_out_of_memory_says_what_was_tried_and_what_is_cached():
@@ -145,9 +175,12 @@ def test_out_of_memory_says_what_was_tried_and_what_is_cached():
     assert error.free_bytes == 64 * MIB - 10 * MIB - 40 * MIB
     assert error.allocated_bytes == 18 * MIB
     assert error.cached_bytes == 22 * MIB
-    for words in ("Tried to allocate 20.00 MiB", "capacity of 64.00 MiB of which 14.00 MiB is free",
-                  "this process has 50.00 MiB memory in use",
-                  "18.00 MiB is allocated by PyTorch, and 22.00 MiB is reserved"):
+    for words in (
+        "Tried to allocate 20.00 MiB",
+        "capacity of 64.00 MiB of which 14.00 MiB is free",
+        "this process has 50.00 MiB memory in use",
+        "18.00 MiB is allocated by PyTorch, and 22.00 MiB is reserved",
+    ):
         assert words in str(error)
     assert allocator.counts["num_ooms"] == 1
     allocator.free(held[0])  # the allocator survives
@@ -197,10 +230,16 @@ def check_invariants(allocator: CachingAllocator, live: dict[int, int]) -> None:
             assert left.address + left.size == right.address, "a segment has a gap"
             assert not (left.is_free and right.is_free), "free neighbours are not merged"
     if allocator.driver.capacity_bytes is not None:
-        assert allocator.driver.used_bytes == allocator.reserved_bytes <= allocator.driver.capacity_bytes
+        assert (
+            allocator.driver.used_bytes
+            == allocator.reserved_bytes
+            <= allocator.driver.capacity_bytes
+        )
 
 
-def play_random(allocator: CachingAllocator, seed: int, num_operations: int, check_every: int) -> None:
+def play_random(
+    allocator: CachingAllocator, seed: int, num_operations: int, check_every: int
+) -> None:
     """Allocate, free and empty the cache at random; check on the way and at the end."""
     rng = random.Random(seed)
     live: dict[int, int] = {}
@@ -230,12 +269,16 @@ def play_random(allocator: CachingAllocator, seed: int, num_operations: int, che
     assert all(len(run) == 1 for run in allocator.segments()), "everything is free, yet not merged"
     allocator.empty_cache()
     assert allocator.reserved_bytes == 0
-    assert not any(block.mapped for block in allocator.blocks.values()), "only address space may be left"
+    assert not any(block.mapped for block in allocator.blocks.values()), (
+        "only address space may be left"
+    )
 
 
 @settings(max_examples=40, deadline=None)
 @given(
-    conf=st.sampled_from(["", EXPANDABLE]), seed=st.integers(0, 2**32), capacity_mib=st.sampled_from([200, 600, 4000])
+    conf=st.sampled_from(["", EXPANDABLE]),
+    seed=st.integers(0, 2**32),
+    capacity_mib=st.sampled_from([200, 600, 4000]),
 )
 def test_random_traces_keep_the_invariants(conf, seed, capacity_mib):
     play_random(allocator_for(conf, capacity_mib * MIB), seed, num_operations=300, check_every=7)
@@ -245,11 +288,17 @@ def test_random_traces_keep_the_invariants(conf, seed, capacity_mib):
 
 
 def test_the_documented_workspace_sizes():
-    assert workspace_bytes((8, 6)) == 8_519_680  # the number of pytorch/pytorch#95668, seen on an A10G
+    # the number of pytorch/pytorch#95668, seen on an A10G
+    assert workspace_bytes((8, 6)) == 8_519_680
     assert workspace_bytes((9, 0)) == 32 * MIB
-    for version, blackwell, thor in (("2.11.0+cu128", 8_519_680, 8_519_680), ("2.13", 32 * MIB, 8_519_680),
-                                     ("2.14.0", 32 * MIB, 32 * MIB)):
-        assert {workspace_bytes((major, 0), torch_version=version) for major in (10, 12)} == {blackwell}
+    for version, blackwell, thor in (
+        ("2.11.0+cu128", 8_519_680, 8_519_680),
+        ("2.13", 32 * MIB, 8_519_680),
+        ("2.14.0", 32 * MIB, 32 * MIB),
+    ):
+        assert {workspace_bytes((major, 0), torch_version=version) for major in (10, 12)} == {
+            blackwell
+        }
         assert workspace_bytes((11, 0), torch_version=version) == thor
     with pytest.raises(ValueError, match="torch_version='soon' is not 2.0 or later"):
         workspace_bytes((8, 0), torch_version="soon")

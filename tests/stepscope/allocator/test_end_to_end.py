@@ -44,20 +44,27 @@ def on_card(name: str):
 def last_step(timeline: MemoryTimeline) -> list[Event]:
     """The events of the second step: those after the first has optimized, or has run the model once."""
     events = list(timeline.events)
-    half = [i for i, event in enumerate(events) if event.op == "aten.index.Tensor" and event.num_bytes > 0]
+    half = [
+        i
+        for i, event in enumerate(events)
+        if event.op == "aten.index.Tensor" and event.num_bytes > 0
+    ]
     return events[half[-1] :]
 
 
 def recorded_step(name: str) -> list[Event]:
     """The recorded events, without the blocks that stood before them."""
-    return [event for event in read_snapshot(recording(name)).timeline.events if event.phase != "before"]
+    return [
+        event for event in read_snapshot(recording(name)).timeline.events if event.phase != "before"
+    ]
 
 
 @dataclass(frozen=True)
 class Differences:
     """Every way in which two runs' events can differ, and how often they do."""
 
-    other_allocations: int  # bytes that one run asks for and the other does not, at this place of the order
+    # bytes that one run asks for and the other does not, at this place of the order
+    other_allocations: int
     other_frees: int  # gaps between two allocations in which not the same sizes are freed
     other_order: int  # gaps in which the same sizes are freed in another order
 

@@ -15,8 +15,13 @@ from memkit.units import MIB
 from stepscope.allocator.snapshots import read_snapshot
 
 RECORDINGS = (
-    "medium_128_training", "medium_128_inference", "medium_512_training", "medium_512_inference",
-    "cold_memory_ctx128_fullstep", "cold_small_train_200", "cold_small_train_200_mixed",
+    "medium_128_training",
+    "medium_128_inference",
+    "medium_512_training",
+    "medium_512_inference",
+    "cold_memory_ctx128_fullstep",
+    "cold_small_train_200",
+    "cold_small_train_200_mixed",
 )
 
 
@@ -30,9 +35,13 @@ def test_every_decision_is_the_card_s(name):
     assert not any(run.returned.values())
     runs = run.allocator.segments()  # at the end, block by block
     ours = [(block.address, block.size, block.state) for blocks in runs for block in blocks]
-    theirs = [(b["address"], b["size"], b["state"]) for s in snapshot["segments"] for b in s["blocks"]]
+    theirs = [
+        (b["address"], b["size"], b["state"]) for s in snapshot["segments"] for b in s["blocks"]
+    ]
     assert ours == sorted(theirs)
-    assert [sum(block.size for block in blocks) for blocks in runs] == [s["total_size"] for s in snapshot["segments"]]
+    assert [sum(block.size for block in blocks) for blocks in runs] == [
+        s["total_size"] for s in snapshot["segments"]
+    ]
 
 
 def test_the_comparison_can_fail():
@@ -57,13 +66,22 @@ def test_allocated_exceeds_what_rounding_to_512_explains():
     assert 263 * MIB < peak["allocated"] - peak["requested"] < 264 * MIB
 
 
-WORKSPACES = {"medium_128_training": (8, 2), "medium_128_inference": (8, 1), "cold_memory_ctx128_fullstep": (9, 2)}
+WORKSPACES = {
+    "medium_128_training": (8, 2),
+    "medium_128_inference": (8, 1),
+    "cold_memory_ctx128_fullstep": (9, 2),
+}
 
 
 @pytest.mark.parametrize("name", WORKSPACES)
 def test_a_training_step_holds_two_workspaces_and_inference_one(name):
     major, count = WORKSPACES[name]
-    blocks = [b for s in recording(name)["segments"] for b in s["blocks"] if b["state"] == "active_allocated"]
+    blocks = [
+        b
+        for s in recording(name)["segments"]
+        for b in s["blocks"]
+        if b["state"] == "active_allocated"
+    ]
     assert [b["requested_size"] for b in blocks].count(workspace_bytes((major, 0))) == count
 
 
@@ -77,6 +95,8 @@ def test_what_is_read_of_a_recording_is_what_its_replay_finds(name):
     assert timeline.at("end").total_bytes == allocator.current["requested"]
     levels = list(accumulate(event.num_bytes for event in timeline.events))
     assert max(levels) == timeline.peak_bytes and levels[-1] == timeline.at("end").total_bytes
-    num_recorded = sum(e["action"] in ("alloc", "free_requested") for e in snapshot["device_traces"][0])
+    num_recorded = sum(
+        e["action"] in ("alloc", "free_requested") for e in snapshot["device_traces"][0]
+    )
     num_before = sum(event.phase == "before" for event in timeline.events)
     assert len(timeline.events) == num_before + num_recorded

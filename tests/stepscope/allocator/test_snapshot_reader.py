@@ -25,16 +25,30 @@ from stepscope.allocator.snapshots import line_of, load_snapshot, predicted_snap
 NAME = "cold_small_train_200"
 
 RECORD = {
-    "segments": [{
-        "device": 0, "address": 0, "total_size": 2 * MIB, "stream": 0, "segment_type": "small", "is_expandable": False,
-        "blocks": [
-            {"address": 0, "size": 512, "requested_size": 512, "state": "active_allocated"},
-            {"address": 512, "size": 2 * MIB - 512, "requested_size": 0, "state": "inactive"},
-        ],
-    }],
-    "device_traces": [[
-        {"action": "alloc", "addr": 0, "size": 512, "frames": [{"filename": "a.py", "name": "f", "line": 1}]}
-    ]],
+    "segments": [
+        {
+            "device": 0,
+            "address": 0,
+            "total_size": 2 * MIB,
+            "stream": 0,
+            "segment_type": "small",
+            "is_expandable": False,
+            "blocks": [
+                {"address": 0, "size": 512, "requested_size": 512, "state": "active_allocated"},
+                {"address": 512, "size": 2 * MIB - 512, "requested_size": 0, "state": "inactive"},
+            ],
+        }
+    ],
+    "device_traces": [
+        [
+            {
+                "action": "alloc",
+                "addr": 0,
+                "size": 512,
+                "frames": [{"filename": "a.py", "name": "f", "line": 1}],
+            }
+        ]
+    ],
     "allocator_settings": {"expandable_segments": False},
 }
 """One block that is born: each field stands in it once."""
@@ -43,14 +57,17 @@ RECORD = {
 def without_actions(*actions: str) -> dict:
     """What ``_record_memory_history(skip_actions=...)`` leaves of a recording."""
     snapshot = dict(recording(NAME))
-    snapshot["device_traces"] = [[e for e in snapshot["device_traces"][0] if e["action"] not in actions]]
+    snapshot["device_traces"] = [
+        [e for e in snapshot["device_traces"][0] if e["action"] not in actions]
+    ]
     return snapshot
 
 
 @pytest.mark.parametrize("actions", [("alloc",), ("free_requested",), ("segment_alloc",)])
 def test_a_recording_without_births_frees_or_segments_is_refused(actions):
     snapshot = without_actions(*actions)
-    if actions == ("segment_alloc",):  # what is there at the end stands, and the cache went back before
+    # what is there at the end stands, and the cache went back before
+    if actions == ("segment_alloc",):
         snapshot["segments"] = [s for s in snapshot["segments"] if s["allocated_size"]]
     with pytest.raises(ValueError, match="cannot be known; record without skip_actions"):
         read_snapshot(snapshot)
@@ -59,7 +76,11 @@ def test_a_recording_without_births_frees_or_segments_is_refused(actions):
 def test_each_device_is_read_as_if_alone():
     names = (NAME, "medium_128_inference")
     first, second = map(recording, names)
-    segments = [{**s, "device": device} for device, one in enumerate((first, second)) for s in one["segments"]]
+    segments = [
+        {**s, "device": device}
+        for device, one in enumerate((first, second))
+        for s in one["segments"]
+    ]
     traces = [first["device_traces"][0], second["device_traces"][0], []]
     both = {**first, "segments": segments, "device_traces": traces}
     for device, alone in enumerate((first, second)):
@@ -78,21 +99,53 @@ def frame(filename: str, line: int, name: str) -> dict:
     return {"filename": filename, "line": line, "name": name}
 
 
-@pytest.mark.parametrize("frames, line", [
-    ([frame("??", 0, "torch::unwind::unwind()"), frame("??", 0, "torch::CapturedTraceback::gather(bool, bool, bool)"),
-      frame("??", 0, "torch::autograd::Engine::thread_main(std::shared_ptr<torch::autograd::GraphTask> const&)")],
-     "backward, in autograd's own thread"),
-    ([frame("/env/lib/python3.12/site-packages/torch/nn/modules/linear.py", 125, "forward"),
-      frame("/env/lib/python3.12/site-packages/einops/einops.py", 523, "rearrange"),
-      frame("/home/me/course/model.py", 41, "forward"), frame("/home/me/course/train.py", 9, "<module>")],
-     "model.py:41 forward"),
-    ([frame("/usr/lib/python3.11/contextlib.py", 81, "inner"), frame("C:\\work\\train.py", 3, "step")],
-     "train.py:3 step"),
-    ([frame("/e/lib/python3.12/site-packages/transformers/models/llama/modeling_llama.py", 180, "forward")],
-     "modeling_llama.py:180 forward"),
-    ([frame("??", 0, "at::empty")], "at::empty"),
-    ([], ""),
-])
+@pytest.mark.parametrize(
+    "frames, line",
+    [
+        (
+            [
+                frame("??", 0, "torch::unwind::unwind()"),
+                frame("??", 0, "torch::CapturedTraceback::gather(bool, bool, bool)"),
+                frame(
+                    "??",
+                    0,
+                    "torch::autograd::Engine::thread_main(std::shared_ptr<torch::autograd::GraphTask> const&)",
+                ),
+            ],
+            "backward, in autograd's own thread",
+        ),
+        (
+            [
+                frame(
+                    "/env/lib/python3.12/site-packages/torch/nn/modules/linear.py", 125, "forward"
+                ),
+                frame("/env/lib/python3.12/site-packages/einops/einops.py", 523, "rearrange"),
+                frame("/home/me/course/model.py", 41, "forward"),
+                frame("/home/me/course/train.py", 9, "<module>"),
+            ],
+            "model.py:41 forward",
+        ),
+        (
+            [
+                frame("/usr/lib/python3.11/contextlib.py", 81, "inner"),
+                frame("C:\\work\\train.py", 3, "step"),
+            ],
+            "train.py:3 step",
+        ),
+        (
+            [
+                frame(
+                    "/e/lib/python3.12/site-packages/transformers/models/llama/modeling_llama.py",
+                    180,
+                    "forward",
+                )
+            ],
+            "modeling_llama.py:180 forward",
+        ),
+        ([frame("??", 0, "at::empty")], "at::empty"),
+        ([], ""),
+    ],
+)
 def test_a_line_is_the_programs_own(frames, line):
     assert line_of(frames) == line
 
@@ -118,7 +171,9 @@ class Boom:
 def test_a_pickle_that_runs_code_is_refused_and_does_not_run(tmp_path):
     trap, path = tmp_path / "trap", tmp_path / "evil.pickle"
     path.write_bytes(pickle.dumps({**RECORD, "allocator_settings": Boom(trap)}))
-    with pytest.raises(ValueError, match=r"evil.pickle is not read as a snapshot: it names posix.mkdir"):
+    with pytest.raises(
+        ValueError, match=r"evil.pickle is not read as a snapshot: it names posix.mkdir"
+    ):
         read_snapshot(path)
     assert not trap.exists()
     pickle.loads(path.read_bytes())  # the trap works: an ordinary reader falls into it
@@ -139,8 +194,13 @@ BOMBS = {
     "a frame of 2**50": b"\x80\x04\x95" + (2**50).to_bytes(8, "little") + b"].",
     "deep JSON": b"[" * 200_000,
     "a number of 10,000 digits": b'{"segments": [], "device_traces": [[' + b"9" * 10_000 + b"]]}",
-    "nothing": b"", "half of JSON": b"{", "half of a pickle": b"\x80\x04garbage", "a text": b"nonsense",
-    "JSON of another shape": b'{"a": 1}', "a list": b"[]", "half of a gzip": b"\x1f\x8bno",
+    "nothing": b"",
+    "half of JSON": b"{",
+    "half of a pickle": b"\x80\x04garbage",
+    "a text": b"nonsense",
+    "JSON of another shape": b'{"a": 1}',
+    "a list": b"[]",
+    "half of a gzip": b"\x1f\x8bno",
 }
 
 
@@ -156,7 +216,9 @@ def test_json_gzip_and_pickle_hold_the_same_snapshot(tmp_path):
     snapshot = recording(NAME)
     text = json.dumps(snapshot).encode()
     for name, content in (
-        ("a.json", text), ("a.json.gz", gzip.compress(text)), ("a.pickle", pickle.dumps(snapshot)),
+        ("a.json", text),
+        ("a.json.gz", gzip.compress(text)),
+        ("a.pickle", pickle.dumps(snapshot)),
     ):
         (tmp_path / name).write_bytes(content)
         assert load_snapshot(tmp_path / name) == snapshot
@@ -165,7 +227,9 @@ def test_json_gzip_and_pickle_hold_the_same_snapshot(tmp_path):
 
 
 def test_one_odd_field_is_refused_or_leaves_an_answer_that_a_card_can_hold():
-    story = MemoryTimeline(instants=(Instant(name="end", total_bytes=0),), source="traced", events=step_story())
+    story = MemoryTimeline(
+        instants=(Instant(name="end", total_bytes=0),), source="traced", events=step_story()
+    )
     small, refused = predicted_snapshot(replay_trace(story)), 0
     whole = read_snapshot(small).timeline
     for seed in range(500):
@@ -175,13 +239,20 @@ def test_one_odd_field_is_refused_or_leaves_an_answer_that_a_card_can_hold():
             refused += 1
             assert 0 < len(str(error)) < 300
         else:
-            assert 0 <= timeline.peak_bytes <= timeline.reserved_peak_bytes <= 2 * whole.reserved_peak_bytes
+            assert (
+                0
+                <= timeline.peak_bytes
+                <= timeline.reserved_peak_bytes
+                <= 2 * whole.reserved_peak_bytes
+            )
     assert 100 < refused < 400
 
 
 @pytest.mark.parametrize("ending", [".pickle", ".json", ".json.gz"])
 def test_broken_bytes_of_a_file(tmp_path, ending):
-    content = pickle.dumps(RECORD, protocol=4) if ending == ".pickle" else json.dumps(RECORD).encode()
+    content = (
+        pickle.dumps(RECORD, protocol=4) if ending == ".pickle" else json.dumps(RECORD).encode()
+    )
     content = gzip.compress(content) if ending == ".json.gz" else content
     path = tmp_path / f"broken{ending}"
     for seed in range(200):

@@ -15,7 +15,13 @@ from memkit.timeline import Event, MemoryTimeline
 from memkit.units import MIB, format_bytes
 from stepscope.allocator.caching import AllocatorConfig
 from stepscope.allocator.replay import replay_trace
-from stepscope.allocator.snapshots import frames_of, load_snapshot, predicted_snapshot, read_snapshot, write_snapshot
+from stepscope.allocator.snapshots import (
+    frames_of,
+    load_snapshot,
+    predicted_snapshot,
+    read_snapshot,
+    write_snapshot,
+)
 from stepscope.tracing.trace import trace_script
 
 CONFIGS = ("", "expandable_segments:True")
@@ -25,7 +31,11 @@ def small_step(width: int = 512):
     """A training step of two layers; the blocks of a width of 1,000 meet the large pool."""
 
     def build():
-        layers = [torch.nn.Linear(width, 4 * width), torch.nn.GELU(), torch.nn.Linear(4 * width, width)]
+        layers = [
+            torch.nn.Linear(width, 4 * width),
+            torch.nn.GELU(),
+            torch.nn.Linear(4 * width, width),
+        ]
         model, x = torch.nn.Sequential(*layers).to("cuda"), torch.randn(64, width, device="cuda")
         return training(model, lambda: model(x).square().mean())
 
@@ -55,25 +65,37 @@ def test_a_trace_of_large_blocks_counts_at_least_as_much(trace):
 
 @pytest.mark.parametrize("conf", CONFIGS)
 def test_our_own_reader_reads_it_back(trace, conf):
-    predicted = replay_trace(trace, AllocatorConfig(expandable_segments=bool(conf)), compute_capability=(9, 0))
+    predicted = replay_trace(
+        trace, AllocatorConfig(expandable_segments=bool(conf)), compute_capability=(9, 0)
+    )
     run = read_snapshot(predicted_snapshot(predicted))
     peak = predicted.allocator.peak
-    assert (run.timeline.peak_bytes, run.timeline.reserved_peak_bytes) == (peak["requested"], peak["reserved"])
+    assert (run.timeline.peak_bytes, run.timeline.reserved_peak_bytes) == (
+        peak["requested"],
+        peak["reserved"],
+    )
     again = replay_trace(run.timeline, run.config)  # the workspaces are among its events
     assert run.config == predicted.config and again.allocator.peak == peak
     ours = [[(b.address, b.size, b.state) for b in run] for run in predicted.allocator.segments()]
-    assert ours == [[(b.address, b.size, b.state) for b in run] for run in again.allocator.segments()]
+    assert ours == [
+        [(b.address, b.size, b.state) for b in run] for run in again.allocator.segments()
+    ]
 
 
 @pytest.mark.parametrize("conf", CONFIGS)
 def test_pytorchs_viewer_reads_it(trace, conf):
-    predicted = replay_trace(trace, AllocatorConfig(expandable_segments=bool(conf)), compute_capability=(8, 0))
+    predicted = replay_trace(
+        trace, AllocatorConfig(expandable_segments=bool(conf)), compute_capability=(8, 0)
+    )
     snapshot = predicted_snapshot(predicted)
-    summary = _memory_viz.segsum(snapshot)  # it checks by itself that allocated and free sum to reserved
+    # segsum checks by itself that allocated and free sum to reserved
+    summary = _memory_viz.segsum(snapshot)
     assert f"segments: {len(snapshot['segments'])}" in summary
     assert f"total_reserved: {_memory_viz.Bytes(predicted.allocator.reserved_bytes)}" in summary
     text = _memory_viz.trace(snapshot)
-    assert text.count(" = ") >= sum(entry["action"] == "alloc" for entry in snapshot["device_traces"][0])
+    assert text.count(" = ") >= sum(
+        entry["action"] == "alloc" for entry in snapshot["device_traces"][0]
+    )
     flames = _memory_viz.memory(snapshot, format_flamegraph=lambda lines: lines)
     assert "cuBLAS workspace" in flames and "aten.addmm" in flames
     for page in (_memory_viz.trace_plot(snapshot), _memory_viz.segment_plot(snapshot)):

@@ -60,4 +60,6 @@ def test_two_steps_of_inference_have_the_same_peak():
 
 def test_a_trace_without_events_is_refused():
     with pytest.raises(ValueError, match="this formula timeline carries no events"):
-        replay_trace(MemoryTimeline(instants=(Instant(name="init", total_bytes=1),), source="formula"))
+        replay_trace(
+            MemoryTimeline(instants=(Instant(name="init", total_bytes=1),), source="formula")
+        )

@@ -18,12 +18,18 @@ from stepscope.setup import AdapterConfig, Job, Place
 from stepscope.tracing.trace import trace_script
 
 KIT = kit_tests(
-    "formula/test_estimate.py", TrainingSetup=Job, training_build=job_build, trace_memory=trace_script
+    "formula/test_estimate.py",
+    TrainingSetup=Job,
+    training_build=job_build,
+    trace_memory=trace_script,
 )
 check, on_cpu, setup = KIT.check, KIT.on_cpu, KIT.setup
 EXPERTS = experts_config(
     replace(KIT.LLAMA, num_layers=3, has_qk_norm=True),
-    dense_layers=(1,), num_experts=8, experts_per_token=2, expert_size=104,
+    dense_layers=(1,),
+    num_experts=8,
+    experts_per_token=2,
+    expert_size=104,
 )
 
 spec = importlib.util.spec_from_file_location("estimate_grid", ROOT / "dev" / "estimate_grid.py")
@@ -32,7 +38,9 @@ spec.loader.exec_module(estimate_grid)
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
-@pytest.mark.parametrize("numbers", [(*range(12), 142), pytest.param(range(12, 400), marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "numbers", [(*range(12), 142), pytest.param(range(12, 400), marks=pytest.mark.exhaustive)]
+)
 def test_every_instant_of_a_random_job_that_steps_by_adafactor_is_the_traces(numbers, device):
     """The kit's test takes the other optimizers of the same numbers."""
     num_setups = 0
@@ -48,7 +56,9 @@ def test_every_instant_of_a_random_job_that_steps_by_adafactor_is_the_traces(num
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
-@pytest.mark.parametrize("numbers", [range(8), pytest.param(range(8, 220), marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "numbers", [range(8), pytest.param(range(8, 220), marks=pytest.mark.exhaustive)]
+)
 def test_and_so_it_is_with_experts_in_some_blocks_or_in_all(numbers, device):
     num_setups = 0
     for number in numbers:
@@ -65,14 +75,18 @@ def test_and_so_it_is_with_experts_in_some_blocks_or_in_all(numbers, device):
 @pytest.mark.parametrize("precision", TORCH_PRECISIONS)
 def test_frozen_experts_beside_an_adapter_and_a_step_in_the_backward(precision):
     chosen = setup(model=EXPERTS, precision=PRECISIONS[precision])
-    check(replace(chosen, adapter=AdapterConfig(dropout=0.1), recomputation="full"), has_ledger=False)
+    check(
+        replace(chosen, adapter=AdapterConfig(dropout=0.1), recomputation="full"), has_ledger=False
+    )
     check(replace(chosen, place=Place.IN_BACKWARD))
 
 
 @pytest.mark.parametrize("name", ["Adafactor", "Muon"])
 def test_steps_that_are_left_to_the_trace(name):
     chosen = setup(optimizer=OptimizerConfig(record=OPTIMIZERS[name]), precision=PURE_BF16)
-    with pytest.raises(ValueError, match=rf"the step of {name} \(foreach\) has no formula; trace it: trace_memory"):
+    with pytest.raises(
+        ValueError, match=rf"the step of {name} \(foreach\) has no formula; trace it: trace_memory"
+    ):
         estimate_memory(chosen)
     assert KIT.traced(chosen).peak_bytes > 0
 

@@ -14,7 +14,9 @@ from memkit.setup import TrainingSetup
 from stepscope.experts import experts_config
 from stepscope.program.job import Experts
 
-MODEL = experts_config(replace(TINY_LLAMA, has_qk_norm=True), num_experts=8, experts_per_token=2, expert_size=104)
+MODEL = experts_config(
+    replace(TINY_LLAMA, has_qk_norm=True), num_experts=8, experts_per_token=2, expert_size=104
+)
 
 
 @pytest.mark.parametrize("precision", [FP32, PURE_BF16], ids=lambda precision: precision.name)
@@ -23,15 +25,26 @@ def test_a_block_keeps_what_transformers_own_keeps_whatever_is_chosen(precision)
     from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 
     setup = TrainingSetup(
-        model=MODEL, precision=precision, micro_batch_size=2, seq_len=32, device="cpu", attention="stored"
+        model=MODEL,
+        precision=precision,
+        micro_batch_size=2,
+        seq_len=32,
+        device="cpu",
+        attention="stored",
     )
     ours = block_ledger(setup).section("experts").num_bytes
     h, e, c, g = MODEL.hidden_size, MODEL.num_experts, MODEL.experts_per_token, MODEL.expert_size
     w = 4 if precision is FP32 else 2
-    assert ours == 64 * (4 * (e + 1) + c * ((2 * h + 4 * g + 1) * w + 4 * 8 + 4)) + 64 * h * w + 4 * e
+    assert (
+        ours == 64 * (4 * (e + 1) + c * ((2 * h + 4 * g + 1) * w + 4 * 8 + 4)) + 64 * h * w + 4 * e
+    )
 
     config = transformers.Qwen3MoeConfig(
-        hidden_size=h, num_experts=e, num_experts_per_tok=c, moe_intermediate_size=g, norm_topk_prob=True
+        hidden_size=h,
+        num_experts=e,
+        num_experts_per_tok=c,
+        moe_intermediate_size=g,
+        norm_topk_prob=True,
     )
     config._experts_implementation = "grouped_mm"
     dtype = getattr(torch, precision.weight_dtype)
@@ -39,7 +52,8 @@ def test_a_block_keeps_what_transformers_own_keeps_whatever_is_chosen(precision)
     for parameter in block.parameters():
         torch.nn.init.normal_(parameter, std=0.02)
     tokens = torch.randn(2, 32, h, dtype=dtype)
-    for x in (tokens, tokens[:1, :1].expand(2, 32, h).contiguous()):  # every token to its own experts, all to the same
+    # every token to its own experts, all to the same
+    for x in (tokens, tokens[:1, :1].expand(2, 32, h).contiguous()):
         x.requires_grad_()
         assert saved_bytes(lambda x=x: block(x), block.parameters()) == ours
 

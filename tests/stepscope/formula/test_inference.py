@@ -31,8 +31,14 @@ def test_the_cache_is_the_bytes_of_the_keys_and_values_that_the_blocks_make(mode
 
 def test_hugging_faces_own_cache_holds_as_much():
     transformers = pytest.importorskip("transformers")
-    sizes = {name: getattr(TINY_LLAMA, name) for name in ("hidden_size", "intermediate_size", "vocab_size")}
-    heads = {"num_attention_heads": TINY_LLAMA.num_heads, "num_key_value_heads": TINY_LLAMA.num_kv_heads}
+    sizes = {
+        name: getattr(TINY_LLAMA, name)
+        for name in ("hidden_size", "intermediate_size", "vocab_size")
+    }
+    heads = {
+        "num_attention_heads": TINY_LLAMA.num_heads,
+        "num_key_value_heads": TINY_LLAMA.num_kv_heads,
+    }
     config = transformers.LlamaConfig(num_hidden_layers=TINY_LLAMA.num_layers, **sizes, **heads)
     cache = transformers.DynamicCache()
     with torch.no_grad():
@@ -45,5 +51,7 @@ def test_hugging_faces_own_cache_holds_as_much():
 def test_published_sizes():
     """2 · 32 layers · 4096 · 2 B for Llama-2-7B; vLLM's paper (arXiv:2309.06180) has 800 KB for OPT-13B."""
     assert kv_cache_bytes_per_token(LLAMA_2_7B) == 512 * 1024
-    opt_13b = replace(LLAMA_2_7B, num_layers=40, hidden_size=5120, num_heads=40, num_kv_heads=40, head_dim=128)
+    opt_13b = replace(
+        LLAMA_2_7B, num_layers=40, hidden_size=5120, num_heads=40, num_kv_heads=40, head_dim=128
+    )
     assert kv_cache_bytes_per_token(opt_13b) == 800 * 1024

@@ -11,7 +11,11 @@ from stepscope.program import job  # noqa: F401 - a model's experts are made fro
 
 KIT = kit_tests("formula/test_parameters.py")
 VARIANT = experts_config(
-    replace(TINY_LLAMA, has_qk_norm=True), num_experts=4, experts_per_token=2, expert_size=8, dense_layers=(1, 9)
+    replace(TINY_LLAMA, has_qk_norm=True),
+    num_experts=4,
+    experts_per_token=2,
+    expert_size=8,
+    dense_layers=(1, 9),
 )
 
 

@@ -13,21 +13,30 @@ from stepscope.program.job import Transformer, job_build
 from stepscope.setup import AdapterConfig, Job, linear_layers
 
 SIZES = {"num_layers": 3, "hidden_size": 512, "num_heads": 8}
-LLAMA = llama_config("small", **SIZES, num_kv_heads=4, intermediate_size=1376, vocab_size=32768, max_seq_len=512)
+LLAMA = llama_config(
+    "small", **SIZES, num_kv_heads=4, intermediate_size=1376, vocab_size=32768, max_seq_len=512
+)
 GPT2 = replace(gpt2_config("small", **SIZES), max_seq_len=512)
 PRECISIONS = FP32, AUTOCAST_BF16, AUTOCAST_FP16, PURE_BF16
 
 
 def jobs():
     for model in (LLAMA, replace(LLAMA, ties_embeddings=True), GPT2):
-        job = Job(model=model, seq_len=512, micro_batch_size=4, optimizer=FUSED_ADAMW, loss_pieces=8)
-        yield from (replace(job, precision=precision, recomputation="full") for precision in PRECISIONS)
-        yield replace(job, precision=AUTOCAST_BF16, micro_batch_size=1, grad_accum_steps=2)  # the forward is highest
+        job = Job(
+            model=model, seq_len=512, micro_batch_size=4, optimizer=FUSED_ADAMW, loss_pieces=8
+        )
+        yield from (
+            replace(job, precision=precision, recomputation="full") for precision in PRECISIONS
+        )
+        # the forward is highest
+        yield replace(job, precision=AUTOCAST_BF16, micro_batch_size=1, grad_accum_steps=2)
         adapter = AdapterConfig(rank=16, targets=linear_layers(model))
         yield replace(job, precision=PURE_BF16, adapter=adapter, grad_accum_steps=2)
 
 
-@pytest.mark.parametrize("job", [*jobs()], ids=lambda job: f"{job.model.name} {job.precision.name} {job.adapter}"[:40])
+@pytest.mark.parametrize(
+    "job", [*jobs()], ids=lambda job: f"{job.model.name} {job.precision.name} {job.adapter}"[:40]
+)
 def test_the_peak_is_the_traced_one_to_the_byte(job):
     traced = trace_memory(job_build(job)).for_step(2).peak_bytes
     assert estimate_memory(job).for_step(2).peak_bytes == traced

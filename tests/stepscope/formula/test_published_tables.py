@@ -29,7 +29,9 @@ def peak_gib(setup, make_model) -> float:
     return traced.peak_bytes / GIB + ANGLES_GIB
 
 
-@pytest.mark.parametrize("setup, printed", [(RECOMPUTED, (24.9, 23.1, 21.8)), (EARLIER, (25.28, 23.92, 22.34))])
+@pytest.mark.parametrize(
+    "setup, printed", [(RECOMPUTED, (24.9, 23.1, 21.8)), (EARLIER, (25.28, 23.92, 22.34))]
+)
 def test_torchtunes_ladder(setup, printed):
     """Recomputed, in the backward, its inputs on the host: to 1 %. The earlier ladder is its pull request 2003's."""
     in_backward = replace(setup, place=Place.IN_BACKWARD)
@@ -48,15 +50,22 @@ def test_torchtunes_adapters_are_those_of_the_first_step(printed, adapter):
     """Later steps have the adapters' moments besides, a third of a GiB."""
     if adapter.base == "nf4":
         pytest.importorskip("bitsandbytes")
-    traced = trace_script(job_build(replace(RECOMPUTED, adapter=adapter), make_model=OffloadsInputs))
+    traced = trace_script(
+        job_build(replace(RECOMPUTED, adapter=adapter), make_model=OffloadsInputs)
+    )
     first, later = (traced.for_step(step).peak_bytes / GIB + ANGLES_GIB for step in (1, 2))
-    assert first == pytest.approx(printed, rel=0.005) and later - printed == pytest.approx(0.33, abs=0.05)
+    assert first == pytest.approx(printed, rel=0.005) and later - printed == pytest.approx(
+        0.33, abs=0.05
+    )
 
 
 def test_the_loss_in_pieces_is_torchs():
     logits, targets = torch.randn(50, 300, dtype=torch.bfloat16), torch.randint(300, (50,))
     found = []
-    for loss_of in (CompiledLoss.apply, lambda x, t: F.cross_entropy(x.float(), t, reduction="sum")):
+    for loss_of in (
+        CompiledLoss.apply,
+        lambda x, t: F.cross_entropy(x.float(), t, reduction="sum"),
+    ):
         leaf = logits.clone().requires_grad_()
         loss = loss_of(leaf, targets)
         loss.backward()
@@ -67,7 +76,9 @@ def test_the_loss_in_pieces_is_torchs():
 
 def vit_giant():
     """The ViT-g of torchao's ``benchmarks/benchmark_low_bit_adam.py``, every block checkpointed."""
-    model = pytest.importorskip("timm").create_model("vit_giant_patch14_dinov2", num_classes=45, img_size=224)
+    model = pytest.importorskip("timm").create_model(
+        "vit_giant_patch14_dinov2", num_classes=45, img_size=224
+    )
     model.set_grad_checkpointing()
     return model
 
@@ -91,11 +102,15 @@ def test_torchaos_table_of_optimizers_on_the_host(printed_gb, options):
         model = vit_giant().bfloat16().cuda()
         weights = model.parameters()
         adamw = torch.optim.AdamW
-        optimizer = adamw(weights, **own) if options is None else offload(weights, adamw, **own, **options)
+        optimizer = (
+            adamw(weights, **own) if options is None else offload(weights, adamw, **own, **options)
+        )
 
         def step():
             images = torch.zeros(32, 3, 224, 224, dtype=torch.bfloat16, device="cuda")
-            F.cross_entropy(model(images), torch.zeros(32, dtype=torch.long, device="cuda")).backward()
+            F.cross_entropy(
+                model(images), torch.zeros(32, dtype=torch.long, device="cuda")
+            ).backward()
             optimizer.step()
             optimizer.zero_grad()
 
@@ -129,7 +144,9 @@ def test_an_optimizer_on_the_host_is_the_formulas(place):
     def make(setup, named):
         if not named:
             return None  # asked whether it refuses
-        return offload(named.values(), torch.optim.AdamW, offload_gradients="too" in place, fused=True)
+        return offload(
+            named.values(), torch.optim.AdamW, offload_gradients="too" in place, fused=True
+        )
 
     traced = trace_script(training_build(SMALL, make_optimizer=make)).for_step(2)
     assert traced.peak_bytes == formula.peak_bytes

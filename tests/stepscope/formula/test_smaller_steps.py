@@ -18,7 +18,10 @@ from stepscope.setup import AdapterConfig, Job, Place
 from stepscope.tracing.trace import trace_script
 
 LLAMA = Job(
-    model=replace(TINY_LLAMA, num_layers=5, vocab_size=512), precision=PURE_BF16, seq_len=64, micro_batch_size=2
+    model=replace(TINY_LLAMA, num_layers=5, vocab_size=512),
+    precision=PURE_BF16,
+    seq_len=64,
+    micro_batch_size=2,
 )
 GPT = replace(LLAMA, model=replace(TINY_GPT2, num_layers=5, vocab_size=512))
 LION = OPTIMIZERS["Lion"]
@@ -43,11 +46,22 @@ def assert_same(job: Job) -> None:
         *(replace(GPT, precision=FP32, optimizer=config) for config in PLAYED),
         replace(LLAMA, optimizer=OptimizerConfig(record=LION)),
         replace(LLAMA, precision=AUTOCAST_BF16, place=Place.IN_BACKWARD),
-        replace(GPT, precision=FP32, place=Place.IN_BACKWARD, optimizer=OptimizerConfig(implementation="for-loop")),
-        replace(GPT, place=Place.IN_BACKWARD, optimizer=OptimizerConfig(record=LION, implementation="for-loop")),
+        replace(
+            GPT,
+            precision=FP32,
+            place=Place.IN_BACKWARD,
+            optimizer=OptimizerConfig(implementation="for-loop"),
+        ),
+        replace(
+            GPT,
+            place=Place.IN_BACKWARD,
+            optimizer=OptimizerConfig(record=LION, implementation="for-loop"),
+        ),
         replace(LLAMA, place=Place.IN_BACKWARD, optimizer=OptimizerConfig(record="SGD momentum")),
     ],
-    ids=lambda s: f"{s.model.name}, {s.precision.name}, {s.optimizer.name}, {s.optimizer.implementation}, {s.place}",
+    ids=lambda s: (
+        f"{s.model.name}, {s.precision.name}, {s.optimizer.name}, {s.optimizer.implementation}, {s.place}"
+    ),
 )
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_a_step_with_other_optimizers(setup, device):
@@ -56,22 +70,53 @@ def test_a_step_with_other_optimizers(setup, device):
 
 LORA = [
     replace(LLAMA, adapter=AdapterConfig(rank=4)),
-    replace(LLAMA, adapter=AdapterConfig(rank=4, targets=("query", "value"), dropout=0.1, dtype="bfloat16")),
+    replace(
+        LLAMA,
+        adapter=AdapterConfig(rank=4, targets=("query", "value"), dropout=0.1, dtype="bfloat16"),
+    ),
     replace(LLAMA, adapter=AdapterConfig(rank=4, targets=("up", "down")), attention="stored"),
-    replace(LLAMA, adapter=AdapterConfig(rank=4, targets=("up", "down")), recomputation="selective"),
-    replace(LLAMA, adapter=AdapterConfig(rank=4, targets=("gate",)), recomputation="full", precision=AUTOCAST_BF16),
+    replace(
+        LLAMA, adapter=AdapterConfig(rank=4, targets=("up", "down")), recomputation="selective"
+    ),
+    replace(
+        LLAMA,
+        adapter=AdapterConfig(rank=4, targets=("gate",)),
+        recomputation="full",
+        precision=AUTOCAST_BF16,
+    ),
     replace(LLAMA, adapter=AdapterConfig(rank=4), place=Place.IN_BACKWARD, grad_accum_steps=1),
     replace(
-        GPT, adapter=AdapterConfig(rank=4, targets=("qkv",), dropout=0.1), precision=AUTOCAST_BF16, dropout=0.1,
+        GPT,
+        adapter=AdapterConfig(rank=4, targets=("qkv",), dropout=0.1),
+        precision=AUTOCAST_BF16,
+        dropout=0.1,
         attention="stored",
     ),
-    replace(GPT, adapter=AdapterConfig(rank=4, targets=("output", "down")), precision=FP32, grad_accum_steps=2),
-    replace(GPT, adapter=AdapterConfig(rank=1, targets=("output",)), recomputation=SAVE_PRODUCTS, precision=FP32),
-    replace(GPT, adapter=AdapterConfig(rank=1, targets=("down",)), seq_len=1, micro_batch_size=1, precision=FP32),
+    replace(
+        GPT,
+        adapter=AdapterConfig(rank=4, targets=("output", "down")),
+        precision=FP32,
+        grad_accum_steps=2,
+    ),
+    replace(
+        GPT,
+        adapter=AdapterConfig(rank=1, targets=("output",)),
+        recomputation=SAVE_PRODUCTS,
+        precision=FP32,
+    ),
+    replace(
+        GPT,
+        adapter=AdapterConfig(rank=1, targets=("down",)),
+        seq_len=1,
+        micro_batch_size=1,
+        precision=FP32,
+    ),
 ]
 
 
-@pytest.mark.parametrize("setup", LORA, ids=lambda s: f"{s.model.name}, {s.adapter.targets[0]}, {s.precision.name}")
+@pytest.mark.parametrize(
+    "setup", LORA, ids=lambda s: f"{s.model.name}, {s.adapter.targets[0]}, {s.precision.name}"
+)
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_a_step_with_adapters(setup, device):
     assert_same(replace(setup, device=device))
@@ -81,14 +126,28 @@ IN_4_BITS = replace(LLAMA, seq_len=256, adapter=AdapterConfig(base="nf4"))
 QLORA = [
     IN_4_BITS,
     replace(IN_4_BITS, recomputation=SAVE_PRODUCTS),  # no policy knows bitsandbytes' product
-    replace(IN_4_BITS, precision=AUTOCAST_BF16),  # a product in float32, and all that comes out of it
-    replace(IN_4_BITS, precision=AUTOCAST_FP16, attention="stored", recomputation="selective", dropout=0.1),
+    # a product in float32, and all that comes out of it
+    replace(IN_4_BITS, precision=AUTOCAST_BF16),
+    replace(
+        IN_4_BITS,
+        precision=AUTOCAST_FP16,
+        attention="stored",
+        recomputation="selective",
+        dropout=0.1,
+    ),
     replace(IN_4_BITS, precision=AUTOCAST_BF16, recomputation=SAVE_PRODUCTS),
-    replace(GPT, seq_len=256, precision=AUTOCAST_BF16, adapter=AdapterConfig(base="nf4", targets=("qkv", "down"))),
+    replace(
+        GPT,
+        seq_len=256,
+        precision=AUTOCAST_BF16,
+        adapter=AdapterConfig(base="nf4", targets=("qkv", "down")),
+    ),
 ]
 
 
-@pytest.mark.parametrize("setup", QLORA, ids=lambda s: f"{s.model.name}, {s.precision.name}, {s.recomputation.name}")
+@pytest.mark.parametrize(
+    "setup", QLORA, ids=lambda s: f"{s.model.name}, {s.precision.name}, {s.recomputation.name}"
+)
 def test_a_step_on_weights_in_4_bits(setup):
     """The map of scales that bitsandbytes keeps once in a process among them."""
     pytest.importorskip("bitsandbytes")

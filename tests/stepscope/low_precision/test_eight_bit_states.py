@@ -30,8 +30,16 @@ def test_eight_bit_states_agree_in_three_columns():
         return step
 
     with torch.compiler.set_stance("force_eager"):
-        traced, measured = (tell(build, device="cpu", steps=1) for tell in (trace_script, measure_memory))
+        traced, measured = (
+            tell(build, device="cpu", steps=1) for tell in (trace_script, measure_memory)
+        )
     optimizer = OptimizerConfig(record=OPTIMIZERS["torchao 8-bit AdamW"])
     num_tensors = 28
-    wanted = state_bytes(SMALL_GPT, PRECISIONS["fp32"], optimizer)["optimizer_states"] + 4 * num_tensors
-    assert traced.at("zero_grad").optimizer_states == measured.at("zero_grad").optimizer_states == wanted
+    wanted = (
+        state_bytes(SMALL_GPT, PRECISIONS["fp32"], optimizer)["optimizer_states"] + 4 * num_tensors
+    )
+    assert (
+        traced.at("zero_grad").optimizer_states
+        == measured.at("zero_grad").optimizer_states
+        == wanted
+    )

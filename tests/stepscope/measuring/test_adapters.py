@@ -39,7 +39,9 @@ def peaks(build) -> dict[tuple, list[int]]:
 
 def assert_within(build, *told: str) -> None:
     """Every instant, but those at which the trace says that it does not know what bitsandbytes takes."""
-    with pytest.warns(UserWarning, match="measure it there: bitsandbytes") if told else nullcontext():
+    with (
+        pytest.warns(UserWarning, match="measure it there: bitsandbytes") if told else nullcontext()
+    ):
         found = peaks(build)
     for key, (traced, measured) in found.items():
         assert key[0] in told or traced == pytest.approx(measured, rel=TOLERANCE), key
@@ -51,7 +53,11 @@ def in_nf4(model: torch.nn.Module, bnb) -> torch.nn.Module:
         for name, layer in list(parent.named_children()):
             if isinstance(layer, torch.nn.Linear):
                 narrow = bnb.nn.Linear4bit(
-                    layer.in_features, layer.out_features, bias=False, compute_dtype=torch.bfloat16, quant_type="nf4"
+                    layer.in_features,
+                    layer.out_features,
+                    bias=False,
+                    compute_dtype=torch.bfloat16,
+                    quant_type="nf4",
                 )
                 narrow.weight = bnb.nn.Params4bit(
                     layer.weight.detach(), requires_grad=False, quant_type="nf4", module=narrow
@@ -64,16 +70,24 @@ def in_nf4(model: torch.nn.Module, bnb) -> torch.nn.Module:
 def peft_build(optimizer, *, in_4_bits=False, recomputes=False, dropout=0.0):
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
-        vocab_size=VOCAB, hidden_size=256, intermediate_size=688, num_hidden_layers=2, num_attention_heads=8,
-        num_key_value_heads=4, max_position_embeddings=256,
+        vocab_size=VOCAB,
+        hidden_size=256,
+        intermediate_size=688,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        max_position_embeddings=256,
     )
-    lora = peft.LoraConfig(r=8, lora_alpha=16, lora_dropout=dropout, target_modules=ATTENTION, task_type="CAUSAL_LM")
+    lora = peft.LoraConfig(
+        r=8, lora_alpha=16, lora_dropout=dropout, target_modules=ATTENTION, task_type="CAUSAL_LM"
+    )
 
     def build():
         model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
         if in_4_bits:
             model = peft.prepare_model_for_kbit_training(
-                in_nf4(model, pytest.importorskip("bitsandbytes")), use_gradient_checkpointing=recomputes,
+                in_nf4(model, pytest.importorskip("bitsandbytes")),
+                use_gradient_checkpointing=recomputes,
                 gradient_checkpointing_kwargs={"use_reentrant": False},
             )
         model = peft.get_peft_model(model, lora).train()
@@ -96,7 +110,9 @@ def test_peft_lora():
     assert_within(peft_build(torch.optim.AdamW, dropout=0.1))
 
 
-@pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU", "ignore::FutureWarning")
+@pytest.mark.filterwarnings(
+    "ignore:Paged optimizers are not supported on CPU", "ignore::FutureWarning"
+)
 @pytest.mark.parametrize("recomputes, optimizer", [(False, "AdamW8bit"), (True, "PagedAdamW8bit")])
 def test_peft_qlora(recomputes, optimizer):
     """NF4 weights with scales of scales, prepared by peft, and bitsandbytes' own optimizer."""
@@ -106,7 +122,10 @@ def test_peft_qlora(recomputes, optimizer):
 
 
 LLAMA = Job(
-    model=replace(TINY_LLAMA, num_layers=2, vocab_size=VOCAB), precision=PURE_BF16, seq_len=128, micro_batch_size=2,
+    model=replace(TINY_LLAMA, num_layers=2, vocab_size=VOCAB),
+    precision=PURE_BF16,
+    seq_len=128,
+    micro_batch_size=2,
     device="cpu",
 )
 
@@ -116,7 +135,12 @@ LLAMA = Job(
     [
         replace(LLAMA, adapter=AdapterConfig(rank=8)),
         replace(LLAMA, adapter=AdapterConfig(rank=8, base="nf4")),
-        replace(LLAMA, adapter=AdapterConfig(rank=8, base="nf4"), precision=AUTOCAST_BF16, recomputation="full"),
+        replace(
+            LLAMA,
+            adapter=AdapterConfig(rank=8, base="nf4"),
+            precision=AUTOCAST_BF16,
+            recomputation="full",
+        ),
     ],
     ids=["LoRA", "QLoRA", "QLoRA, recomputed"],
 )

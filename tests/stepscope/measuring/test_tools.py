@@ -42,7 +42,10 @@ def test_a_view_and_an_in_place_operation_cost_nothing():
         before = card.allocated_bytes
         y = x.t()[10:].view(-1) if x.t()[10:].is_contiguous() else x.view(-1)[10:]
         x.add_(1)
-        assert card.allocated_bytes == before and y.untyped_storage()._cdata == x.untyped_storage()._cdata
+        assert (
+            card.allocated_bytes == before
+            and y.untyped_storage()._cdata == x.untyped_storage()._cdata
+        )
 
 
 def test_a_played_step_peaks_where_the_profiler_of_the_real_step_says():
@@ -138,4 +141,7 @@ def test_lengths_of_nonsense_are_refused(lengths):
 
 def test_the_small_net_has_the_size_its_docstring_says():
     weights = sum(p.nbytes for p in small_net("cpu").parameters() if p.dim() == 2)
-    assert weights == 8 * MIB and sum(p.nbytes for p in small_net("cpu").parameters()) - weights == 10 * KIB
+    assert (
+        weights == 8 * MIB
+        and sum(p.nbytes for p in small_net("cpu").parameters()) - weights == 10 * KIB
+    )

@@ -6,7 +6,14 @@ from drawn import marks_of, words_of
 from memkit.timeline import Event
 from memkit.units import MIB
 from stepscope.allocator.caching import AllocatorConfig
-from stepscope.allocator.film import STORIES, Film, growing_story, holes_story, rounding_story, step_story
+from stepscope.allocator.film import (
+    STORIES,
+    Film,
+    growing_story,
+    holes_story,
+    rounding_story,
+    step_story,
+)
 from stepscope.pictures import MAX_ROWS, allocator_picture
 
 EXPANDABLE = AllocatorConfig(expandable_segments=True)
@@ -72,13 +79,17 @@ def test_what_is_drawn_is_what_the_allocator_holds(name, index):
     chart = allocator_picture(film, index)
     pieces = [piece for row in state.rows[:MAX_ROWS] for piece in row.pieces]
     blocks = [(int(mark.data["bytes"]), mark.data["part"]) for mark in marks_of(chart, "part")]
-    assert blocks == [(piece.size, piece.part or "not attributed") for piece in pieces if not piece.is_free]
+    assert blocks == [
+        (piece.size, piece.part or "not attributed") for piece in pieces if not piece.is_free
+    ]
     holes = [int(mark.data["hole"]) for mark in marks_of(chart, "hole")]
     assert holes == [piece.size for piece in pieces if piece.is_free]
     widest = max(row.size for number in range(len(film) + 1) for row in film.state(number).rows)
     for mark in marks_of(chart, "part"):
         assert mark.at("width") == pytest.approx(684 * int(mark.data["bytes"]) / widest, abs=0.11)
-    totals = [int(mark.data["bytes"]) for mark in marks_of(chart, "bytes") if "part" not in mark.data]
+    totals = [
+        int(mark.data["bytes"]) for mark in marks_of(chart, "bytes") if "part" not in mark.data
+    ]
     assert totals == [state.allocated_bytes, state.reserved_bytes]
 
 

@@ -37,18 +37,25 @@ from stepscope.setup import AdapterConfig, Job, Layout, linear_layers
 os.environ["HF_HUB_OFFLINE"] = "1"
 CARD = CARDS["RTX 4090"]
 SIZES = {"num_layers": 3, "hidden_size": 512, "num_heads": 8}
-LLAMA = llama_config("small", **SIZES, num_kv_heads=4, intermediate_size=1376, vocab_size=8192, max_seq_len=512)
+LLAMA = llama_config(
+    "small", **SIZES, num_kv_heads=4, intermediate_size=1376, vocab_size=8192, max_seq_len=512
+)
 MODELS = {
     "Llama": LLAMA,
     "Qwen2": replace(LLAMA, ties_embeddings=True, has_qkv_bias=True),
     "GPT-2": replace(gpt2_config("small", **SIZES), vocab_size=8192, max_seq_len=512),
     "Qwen3": replace(LLAMA, has_qk_norm=True),
-    "experts": experts_config(replace(LLAMA, has_qk_norm=True), num_experts=8, experts_per_token=2, expert_size=256),
+    "experts": experts_config(
+        replace(LLAMA, has_qk_norm=True), num_experts=8, experts_per_token=2, expert_size=256
+    ),
 }
 
 
 def named(name: str, implementation: str = "fused", place: str = "after backward") -> dict:
-    return {"optimizer": OptimizerConfig(record=OPTIMIZERS[name], implementation=implementation), "place": place}
+    return {
+        "optimizer": OptimizerConfig(record=OPTIMIZERS[name], implementation=implementation),
+        "place": place,
+    }
 
 
 def adamw(place: str, implementation: str = "fused") -> dict:
@@ -59,36 +66,58 @@ def sharded(stage: int, **choices) -> Layout:
     return Layout(stage=stage, dp_size=4, **choices)
 
 
-LORA, QLORA = {"precision": PURE_BF16, "adapter": "as loaded"}, {"precision": PURE_BF16, "adapter": "nf4"}
+LORA = {"precision": PURE_BF16, "adapter": "as loaded"}
+QLORA = {"precision": PURE_BF16, "adapter": "nf4"}
 IN_BF16 = {"precision": FP32, "layout": sharded(3, param_dtype="bfloat16", reduce_dtype="float32")}
 AUTO, AT_ONCE = {"precision": AUTOCAST_BF16}, {"precision": PURE_BF16, "grad_accum_steps": 1}
 PLANS = {
-    "full": {"precision": AUTOCAST_BF16}, "pure, recomputed": {"precision": PURE_BF16, "recomputation": FULL},
-    "float32": {"precision": FP32}, "float16": {"precision": AUTOCAST_FP16},
-    "Kahan": {"precision": KAHAN_BF16}, "master": {"precision": BF16_MASTER}, "Megatron": {"precision": MEGATRON},
-    "LoRA": LORA, "QLoRA": {**QLORA, "recomputation": FULL},
+    "full": {"precision": AUTOCAST_BF16},
+    "pure, recomputed": {"precision": PURE_BF16, "recomputation": FULL},
+    "float32": {"precision": FP32},
+    "float16": {"precision": AUTOCAST_FP16},
+    "Kahan": {"precision": KAHAN_BF16},
+    "master": {"precision": BF16_MASTER},
+    "Megatron": {"precision": MEGATRON},
+    "LoRA": LORA,
+    "QLoRA": {**QLORA, "recomputation": FULL},
     "host": {**AUTO, **adamw("on the host")},
     "master on the host": {"precision": BF16_MASTER, **adamw("on the host")},
     "fp16 on the host": {"precision": FP16_MASTER, **adamw("on the host")},
     "gradients too": {**AUTO, **adamw("on the host, gradients too"), "grad_accum_steps": 1},
     "master, gradients too": {
-        "precision": FP16_MASTER, **adamw("on the host, gradients too"), "grad_accum_steps": 1, "recomputation": FULL,
+        "precision": FP16_MASTER,
+        **adamw("on the host, gradients too"),
+        "grad_accum_steps": 1,
+        "recomputation": FULL,
     },
-    "pieces": {**AUTO, "loss_pieces": 8}, "LoRA, pieces": {**LORA, "loss_pieces": 8, "recomputation": FULL},
+    "pieces": {**AUTO, "loss_pieces": 8},
+    "LoRA, pieces": {**LORA, "loss_pieces": 8, "recomputation": FULL},
     "8-bit, pieces": {"precision": PURE_BF16, **named("torchao 8-bit AdamW"), "loss_pieces": 8},
     "in backward": {**adamw("in backward"), **AT_ONCE},
     "paged in backward": {**named("paged AdamW", place="in backward"), **AT_ONCE},
-    "paged, groups": {"precision": AUTOCAST_BF16, **named("paged AdamW"), "recomputation": groups(2)},
-    "8-bit, first": {**AUTO, **named("torchao 8-bit AdamW"), "recomputation": groups(1, num_again=2)},
+    "paged, groups": {
+        "precision": AUTOCAST_BF16,
+        **named("paged AdamW"),
+        "recomputation": groups(2),
+    },
+    "8-bit, first": {
+        **AUTO,
+        **named("torchao 8-bit AdamW"),
+        "recomputation": groups(1, num_again=2),
+    },
     "4-bit, policy": {
-        "precision": PURE_BF16, **named("torchao 4-bit AdamW"), "recomputation": SAVE_EVERY_SECOND,
+        "precision": PURE_BF16,
+        **named("torchao 4-bit AdamW"),
+        "recomputation": SAVE_EVERY_SECOND,
     },
     "4-bit, every second": {**AUTO, **named("torchao 4-bit AdamW"), "recomputation": every(2)},
-    "policy": {**AUTO, "recomputation": SAVE_ATTENTION}, "DDP": {**AUTO, "layout": sharded(0)},
+    "policy": {**AUTO, "recomputation": SAVE_ATTENTION},
+    "DDP": {**AUTO, "layout": sharded(0)},
     "DDP, view": {"precision": PURE_BF16, "layout": sharded(0, gradient_as_bucket_view=True)},
     "ZeRO-1": {"precision": AUTOCAST_BF16, "layout": sharded(1)},
     "ZeRO-2": {**IN_BF16, "layout": replace(IN_BF16["layout"], stage=2), "recomputation": FULL},
-    "ZeRO-3": IN_BF16, "ZeRO-3, host": {"precision": PURE_BF16, "layout": sharded(3, offloads=True)},
+    "ZeRO-3": IN_BF16,
+    "ZeRO-3, host": {"precision": PURE_BF16, "layout": sharded(3, offloads=True)},
 }
 
 
@@ -97,18 +126,35 @@ def made(family: str, name: str, kind: str):
     layout, base = choices.pop("layout", None), choices.pop("adapter", None)
     adapter = base and AdapterConfig(rank=16, targets=linear_layers(MODELS[family]), base=base)
     setup = Job(
-        model=MODELS[family], seq_len=512, micro_batch_size=2, adapter=adapter,
-        uses_fused_norm=kind == "plain", **choices,
+        model=MODELS[family],
+        seq_len=512,
+        micro_batch_size=2,
+        adapter=adapter,
+        uses_fused_norm=kind == "plain",
+        **choices,
     )
     return plan_of(setup, CARD, layout)
 
 
 EACH = [("Llama", "plain", name) for name in PLANS]
 EACH += [(family, "transformers", name) for name in PLANS for family in ("Llama", "GPT-2")][::3]
-EACH += [("Qwen2", "transformers", "QLoRA"), ("GPT-2", "transformers", "QLoRA"), ("GPT-2", "plain", "QLoRA")]
+EACH += [
+    ("Qwen2", "transformers", "QLoRA"),
+    ("GPT-2", "transformers", "QLoRA"),
+    ("GPT-2", "plain", "QLoRA"),
+]
 EACH += [("Qwen3", "transformers", "LoRA"), ("Qwen2", "transformers", "LoRA, pieces")]
-EACH += [("experts", "plain", "LoRA"), ("experts", "transformers", "pure, recomputed"), ("experts", "plain", "ZeRO-3")]
-ALL = [(family, kind, name) for family in MODELS for kind in ("plain", "transformers") for name in PLANS]
+EACH += [
+    ("experts", "plain", "LoRA"),
+    ("experts", "transformers", "pure, recomputed"),
+    ("experts", "plain", "ZeRO-3"),
+]
+ALL = [
+    (family, kind, name)
+    for family in MODELS
+    for kind in ("plain", "transformers")
+    for name in PLANS
+]
 REST = [pytest.param(*case, marks=pytest.mark.exhaustive) for case in ALL if case not in EACH]
 
 
@@ -133,21 +179,31 @@ def assert_it_is_the_plan(plan, seen: dict) -> None:
     setup, model = plan.setup, seen["model"]
     trained = [p for p in model.parameters() if p.requires_grad]
     if setup.adapter:
-        assert sum(p.numel() for p in trained) == count_adapter_parameters(setup.model, setup.adapter)
+        assert sum(p.numel() for p in trained) == count_adapter_parameters(
+            setup.model, setup.adapter
+        )
         assert {p.dtype for p in trained} == {torch.float32}
-        num_4_bit = sum(type(m).__name__.endswith("Linear4bit") and not hasattr(m, "lora_A") for m in model.modules())
+        num_4_bit = sum(
+            type(m).__name__.endswith("Linear4bit") and not hasattr(m, "lora_A")
+            for m in model.modules()
+        )
         num_linear = len(linear_layers(setup.model)) * setup.model.num_layers
         assert num_4_bit == (num_linear if setup.adapter.base == "nf4" else 0)
     elif plan.layout is None:
         assert sum(p.numel() for p in trained) == count_parameters(setup.model)
         assert {p.dtype for p in trained} == {getattr(torch, setup.precision.weight_dtype)}
-    optimizer = seen.get("optimizer") or next(iter(seen["optimizers"].values()))  # in the backward each has its own
+    # in the backward each has its own
+    optimizer = seen.get("optimizer") or next(iter(seen["optimizers"].values()))
     names = {type(optimizer).__name__, *(c.__name__ for c in type(optimizer).__mro__)}
-    wanted = {"kahan": "SixteenBitAdamW", "master": "SixteenBitAdamW"}.get(getattr(optimizer, "write", ""), "")
+    wanted = {"kahan": "SixteenBitAdamW", "master": "SixteenBitAdamW"}.get(
+        getattr(optimizer, "write", ""), ""
+    )
     wanted = wanted or ("ZeroRedundancyOptimizer" if plan.layout and plan.layout.stage == 1 else "")
     known = setup.optimizer.record.made_by.partition(":")[2]
     assert (wanted or known) in names or (known.startswith("Paged") and optimizer.is_paged)
-    num_wrapped = sum("checkpoint" in str(vars(module).get("forward")) for module in model.modules())
+    num_wrapped = sum(
+        "checkpoint" in str(vars(module).get("forward")) for module in model.modules()
+    )
     regions = [is_again for _, is_again in setup.recomputation.regions(setup.model.num_layers)]
     assert num_wrapped == sum(regions)
     assert ("on_host" in seen) == setup.place.is_on_host
@@ -164,19 +220,29 @@ def test_what_stands_in_for_the_loader_is_what_it_loads(family, tmp_path):
     setup = replace(made(family, "QLoRA", "transformers").setup, device="cpu")
     choices = {"device_map": "cpu", "dtype": torch.bfloat16, "use_cache": False}
     made_from_config(setup, "saved", **choices).save_pretrained(tmp_path)
-    in_4_bits = transformers.BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4",
-                                                bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bfloat16)
-    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, quantization_config=in_4_bits, **choices)
+    in_4_bits = transformers.BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+    )
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, quantization_config=in_4_bits, **choices
+    )
     ours = made_from_config(setup, "saved", quantization_config=in_4_bits, **choices)
 
     def what(model) -> dict:
-        return {name: (type(module).__name__, *(p.dtype for p in module.parameters(recurse=False)))
-                for name, module in model.named_modules()}
+        return {
+            name: (type(module).__name__, *(p.dtype for p in module.parameters(recurse=False)))
+            for name, module in model.named_modules()
+        }
 
     assert what(loaded) == what(ours)
 
 
-@pytest.mark.parametrize("model", [*PUBLISHED_MODELS.values(), *MODELS.values()], ids=lambda model: model.name)
+@pytest.mark.parametrize(
+    "model", [*PUBLISHED_MODELS.values(), *MODELS.values()], ids=lambda model: model.name
+)
 def test_a_configuration_is_the_way_back(model):
     assert replace(model_of_config(config_of(model)), name=model.name) == model
     with pytest.raises(ValueError, match="no model of transformers"):
@@ -186,7 +252,9 @@ def test_a_configuration_is_the_way_back(model):
 def test_a_loop_in_float16_trains():
     """The printed code on the CPU, with real values: its scale holds, and one step lowers the loss of its batch."""
     torch.manual_seed(0)
-    setup = Job(model=TINY_LLAMA, seq_len=64, precision=AUTOCAST_FP16, optimizer=FUSED_ADAMW, device="cpu")
+    setup = Job(
+        model=TINY_LLAMA, seq_len=64, precision=AUTOCAST_FP16, optimizer=FUSED_ADAMW, device="cpu"
+    )
     batch = random_batches(TINY_LLAMA, setup)()
     names = {"model": Transformer(setup), "batches": iter([batch] * 9)}
     exec(code_of(plan_of(setup, CARDS["T4"])).text, names)
@@ -218,31 +286,51 @@ def test_a_step_on_the_host_is_torch_s_own_step_clipped(place):
 def test_a_float16_model_with_its_copy_on_the_host_trains():
     """Real values on the CPU: after an overflow at most the scale holds, and the loss of the batch falls."""
     torch.manual_seed(0)
-    setup = Job(model=TINY_LLAMA, seq_len=64, optimizer=FUSED_ADAMW, device="cpu", place="on the host",
-                precision=FP16_MASTER)
+    setup = Job(
+        model=TINY_LLAMA,
+        seq_len=64,
+        optimizer=FUSED_ADAMW,
+        device="cpu",
+        place="on the host",
+        precision=FP16_MASTER,
+    )
     batch, code = random_batches(TINY_LLAMA, setup)(), code_of(plan_of(setup, CARD))
     names = {"model": Transformer(setup), "batches": iter([batch] * 9)}
     exec(code.text, names)
     first, *_, last = (names["step"]() for _ in range(6))
     assert names["scaler"].get_scale() >= 2**15 and last < first
     copies, model = names["on_host"], names["model"]
-    assert all(torch.equal(copies[p].half(), p) and copies[p].dtype == torch.float32 for p in model.parameters())
+    assert all(
+        torch.equal(copies[p].half(), p) and copies[p].dtype == torch.float32
+        for p in model.parameters()
+    )
 
 
 @pytest.mark.parametrize("num_pieces", [1, 8])
 def test_the_loss_of_a_loaded_model_leaves_out_what_is_no_target(num_pieces, tmp_path):
     """Against transformers' own loss on the labels, rows padded on the right, in float32."""
     transformers = pytest.importorskip("transformers")
-    setup = Job(model=replace(LLAMA, num_layers=1), seq_len=64, device="cpu", loss_pieces=num_pieces,
-                uses_fused_norm=False)
-    made_from_config(setup, "saved", device_map="cpu", dtype=torch.float32).save_pretrained(tmp_path)
-    code = code_of(plan_of(replace(setup, model=replace(setup.model, num_kv_heads=8)), CARD), "transformers")
+    setup = Job(
+        model=replace(LLAMA, num_layers=1),
+        seq_len=64,
+        device="cpu",
+        loss_pieces=num_pieces,
+        uses_fused_norm=False,
+    )
+    made_from_config(setup, "saved", device_map="cpu", dtype=torch.float32).save_pretrained(
+        tmp_path
+    )
+    code = code_of(
+        plan_of(replace(setup, model=replace(setup.model, num_kv_heads=8)), CARD), "transformers"
+    )
     names = {}
     exec(code.text.replace("MODEL", str(tmp_path)), names)
     tokens = torch.randint(8192, (2, 65))
     labels = tokens.clone()
     labels[1, 40:] = -100
-    own = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)(input_ids=tokens, labels=labels).loss
+    own = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)(
+        input_ids=tokens, labels=labels
+    ).loss
     ours = names["model"](tokens[:, :-1], labels[:, 1:])
     assert torch.allclose(own, ours, atol=1e-5)
 

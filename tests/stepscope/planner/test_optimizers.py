@@ -12,4 +12,6 @@ def test_the_planner_tries_an_optimizer_or_says_why_not():
     left_out = set(re.split(": |, |\n", not_tried(CARDS["A10"], 1)))
     for name in OPTIMIZERS:
         assert (name in tried) != (name in left_out), name
-    assert {*PLACES, *(name for names in NO_OPTIMIZER.values() for name in names)} == set(OPTIMIZERS)
+    assert {*PLACES, *(name for names in NO_OPTIMIZER.values() for name in names)} == set(
+        OPTIMIZERS
+    )

@@ -14,7 +14,9 @@ from stepscope.setup import AdapterConfig, as_job
 LLAMA = as_job(kit_tests("program/test_strategies.py").RECIPES["llama"])
 
 
-@pytest.mark.parametrize("targets", [("query", "key", "value", "output"), ("up", "down"), ("query",)], ids=len)
+@pytest.mark.parametrize(
+    "targets", [("query", "key", "value", "output"), ("up", "down"), ("query",)], ids=len
+)
 @pytest.mark.parametrize("strategy", [NONE, FULL], ids=lambda s: s.name)
 def test_flops_with_adapters_leave_out_the_frozen_weights_gradients(strategy, targets):
     """With adapters beside the MLP alone the first block's attention has no backward at all."""

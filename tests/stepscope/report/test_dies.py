@@ -71,7 +71,10 @@ def test_it_lives(name, tmp_path, monkeypatch):
     plain = Path("plain.py")
     plain.write_text(NET + TRAINS)
     trace, alone = trace_script(Script("train.py")), trace_script(Script("plain.py"))
-    assert trace.at("optimizer", step=2).optimizer_states == alone.at("optimizer", step=2).optimizer_states
+    assert (
+        trace.at("optimizer", step=2).optimizer_states
+        == alone.at("optimizer", step=2).optimizer_states
+    )
 
 
 def test_a_storage_that_two_tensors_share_is_loaded_once(tmp_path, monkeypatch):
@@ -86,7 +89,9 @@ def test_a_storage_that_two_tensors_share_is_loaded_once(tmp_path, monkeypatch):
         again = torch.load("again.pt")
         return lambda: found["a"].sum() + again["b"].sum()
 
-    births = [event.num_bytes for event in trace_script(build, steps=1).events if event.phase == "init"]
+    births = [
+        event.num_bytes for event in trace_script(build, steps=1).events if event.phase == "init"
+    ]
     assert births == [4096, 4096]
 
 
@@ -121,8 +126,13 @@ def test_fsdp2_as_pytorchs_own_example_has_it(tmp_path, monkeypatch):
 
 def test_sparse_tensors_are_refused_with_the_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    Path("train.py").write_text(NET + (
-        "a = torch.sparse_coo_tensor(torch.tensor([[0], [1]]), torch.ones(1), (64, 64)).to(dev)\n") + TRAINS)
+    Path("train.py").write_text(
+        NET
+        + (
+            "a = torch.sparse_coo_tensor(torch.tensor([[0], [1]]), torch.ones(1), (64, 64)).to(dev)\n"
+        )
+        + TRAINS
+    )
     assert main(["report", "train.py"]) == 2
     assert "train.py:5 <module>: a trace does not follow sparse tensors" in capsys.readouterr().err
 
@@ -154,6 +164,13 @@ def test_a_snapshot_of_torch_2_0_is_read():
     whole = read_snapshot(snapshot)
     for segment in snapshot["segments"]:
         for block in segment["blocks"]:
-            block["history"] = [{"addr": block.pop("address"), "real_size": block.pop("requested_size"), "frames": []}]
+            block["history"] = [
+                {
+                    "addr": block.pop("address"),
+                    "real_size": block.pop("requested_size"),
+                    "frames": [],
+                }
+            ]
     assert [event.num_bytes for event in read_snapshot(snapshot).timeline.events] == [
-        event.num_bytes for event in whole.timeline.events]
+        event.num_bytes for event in whole.timeline.events
+    ]

@@ -55,7 +55,9 @@ def seen(folder: Path) -> dict[str, tuple]:
     found = {}
     for path in sorted([folder, *folder.rglob("*")]):
         state = path.lstat()
-        data = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else ""
+        data = (
+            os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else ""
+        )
         content = hashlib.sha256(data if isinstance(data, bytes) else data.encode()).hexdigest()
         found[str(path)] = state.st_mode, state.st_mtime_ns, state.st_ino, state.st_nlink, content
     return found
@@ -109,7 +111,9 @@ def test_what_a_hugging_face_trainer_saves_it_finds_and_nobody_else(tree):
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_could_change_the_disk_is_refused_before_it_happens(tree, name, capsys, monkeypatch):
     text, words = REFUSED[name]
-    monkeypatch.setattr("builtins.write_past", functools.partial(HELD["open"], "log.txt", "w"), raising=False)
+    monkeypatch.setattr(
+        "builtins.write_past", functools.partial(HELD["open"], "log.txt", "w"), raising=False
+    )
     before = seen(tree)
     assert main(["report", write_script(tree, text)]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
@@ -121,7 +125,9 @@ def test_what_was_refused_is_said_where_the_program_goes_on_without_it(tree, cap
     text = "import subprocess\ntry:\n    subprocess.run(['rsync', 'a', 'b'])\nexcept OSError:\n    pass\n"
     assert main(["report", write_script(tree, text)]) == 0
     page = capsys.readouterr().out
-    assert "About this number: this was refused, and the program went on without it: train.py:" in page
+    assert (
+        "About this number: this was refused, and the program went on without it: train.py:" in page
+    )
     assert "starts another program, 'rsync a b'." in page
 
 
@@ -131,18 +137,38 @@ def test_a_function_that_was_held_before_is_refused_too(tree):
     assert (tree / "log.txt").exists()
 
 
-@pytest.mark.parametrize("command", [
-    ["git", "-C", "/tmp", "rev-parse", "HEAD"], "git rev-parse --short HEAD 2>/dev/null", ["/usr/bin/nvidia-smi", "-L"],
-    "nvidia-smi --query-gpu=memory.used --format=csv | tail -n 1", ["/bin/sh", "-c", "uname -a"], ["nvcc", "--version"],
-])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["git", "-C", "/tmp", "rev-parse", "HEAD"],
+        "git rev-parse --short HEAD 2>/dev/null",
+        ["/usr/bin/nvidia-smi", "-L"],
+        "nvidia-smi --query-gpu=memory.used --format=csv | tail -n 1",
+        ["/bin/sh", "-c", "uname -a"],
+        ["nvcc", "--version"],
+    ],
+)
 def test_programs_that_only_read_are_started(command):
     assert module_of_disk.is_only_read(command)
 
 
-@pytest.mark.parametrize("command", [
-    ["git", "checkout", "."], "git status && rm x", "cat a > b", "ls | tee b", ["python", "train.py"],
-    ["sh", "-c", "rm x"], "echo `rm x`", ["git", "diff", "--output=x"], "", [], ["bash", "run.sh"], "head x; touch y",
-])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["git", "checkout", "."],
+        "git status && rm x",
+        "cat a > b",
+        "ls | tee b",
+        ["python", "train.py"],
+        ["sh", "-c", "rm x"],
+        "echo `rm x`",
+        ["git", "diff", "--output=x"],
+        "",
+        [],
+        ["bash", "run.sh"],
+        "head x; touch y",
+    ],
+)
 def test_programs_that_may_write_are_not(command):
     assert not module_of_disk.is_only_read(command)
 
@@ -163,15 +189,26 @@ def heed_interrupts() -> None:
 def test_a_command_that_ends_is_stopped_or_killed_leaves_the_disk(tree, how):
     """The program writes, and leaves something to be done at the exit and in a thread; then it waits or trains on."""
     before = seen(tree)
-    text = "".join(HABITS[name] for name in (
-        "shutil copies and moves", "a log is gone on with", "what is left for the exit", "logging"))
+    text = "".join(
+        HABITS[name]
+        for name in (
+            "shutil copies and moves",
+            "a log is gone on with",
+            "what is left for the exit",
+            "logging",
+        )
+    )
     text += "import threading, time\n"
     text += "threading.Thread(target=lambda: (time.sleep(2), open('log.txt', 'w')), daemon=True).start()\n"
     text += "print('written', flush=True)\n" + ("time.sleep(60)" if how else "")
     place = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path), TMPDIR=str(tree.parent))
     command = [sys.executable, "-m", "stepscope", "report", write_script(tree, text)]
     child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=place,
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=place,
         preexec_fn=heed_interrupts,  # noqa: PLW1509 - no thread runs here
     )
     for line in child.stdout:
@@ -191,7 +228,9 @@ def landlock() -> bool:
     return ctypes.CDLL(None).syscall(444, None, ctypes.c_size_t(0), 1) > 0
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux") or not landlock(), reason="a kernel without Landlock")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux") or not landlock(), reason="a kernel without Landlock"
+)
 def test_the_kernel_refuses_what_passes_every_door(tree):
     before, script = seen(tree), write_script(tree, PAST_EVERY_DOOR)
     place = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
@@ -201,7 +240,9 @@ def test_the_kernel_refuses_what_passes_every_door(tree):
     assert (tree / "film.html").stat().st_size > 1000
     (tree / "film.html").unlink()
     after = seen(tree)
-    assert {path: state[2:] for path, state in after.items()} == {path: state[2:] for path, state in before.items()}
+    assert {path: state[2:] for path, state in after.items()} == {
+        path: state[2:] for path, state in before.items()
+    }
 
 
 def test_a_model_is_downloaded_once_and_a_checkpoint_is_not_found_again(tree, monkeypatch):

@@ -50,10 +50,13 @@ def test_the_package_beside_the_scripts_folder_sees_the_card(report, tmp_path, m
     """nanochat's layout: ``scripts/train.py`` and a package beside ``scripts`` that chooses a dtype by the card."""
     (tmp_path / "mylib_of_it").mkdir()
     (tmp_path / "mylib_of_it/__init__.py").write_text(
-        "import torch\nDTYPE = torch.bfloat16 if torch.cuda.is_available() else torch.float32\n")
+        "import torch\nDTYPE = torch.bfloat16 if torch.cuda.is_available() else torch.float32\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     text = LOOP.replace("1024).cuda()", "1024, dtype=mylib_of_it.DTYPE).cuda()")
-    text = "import torch, mylib_of_it\n" + text.replace('device="cuda")', 'device="cuda", dtype=mylib_of_it.DTYPE)')
+    text = "import torch, mylib_of_it\n" + text.replace(
+        'device="cuda")', 'device="cuda", dtype=mylib_of_it.DTYPE)'
+    )
     found = json.loads(report(text, "--json", name="scripts/train.py")[0])
     assert found["peak"]["weights"] == 2 * 1024 * 1024 + 2048
     assert "mylib_of_it" not in sys.modules
@@ -61,12 +64,15 @@ def test_the_package_beside_the_scripts_folder_sees_the_card(report, tmp_path, m
 
 def test_a_program_is_told_its_own_memory(report):
     """By hand: weights, two states of each, a scalar, and two workspaces; at the peak gradients and scratch besides."""
-    text = LOOP.replace("range(6):", "range(6):\n    torch.cuda.reset_peak_memory_stats()").rstrip() + """
+    text = (
+        LOOP.replace("range(6):", "range(6):\n    torch.cuda.reset_peak_memory_stats()").rstrip()
+        + """
     print("told", torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated(), torch.cuda.memory_reserved() > 0)
     stats, free = torch.cuda.memory_stats(), torch.cuda.mem_get_info()
     print("told", stats["allocated_bytes.all.current"], free[1] - free[0] >= torch.cuda.memory_reserved())
     assert "Allocated memory" in torch.cuda.memory_summary(abbreviated=True)
     """
+    )
     weights = 4 * 1024 * 1024 + 4 * 1024
     told = re.findall(r"^told (.*)$", report(text)[1], re.MULTILINE)
     stands = 3 * weights + 2 * WORKSPACE
@@ -82,9 +88,17 @@ def test_what_is_traced_otherwise_than_it_runs_stands_on_the_page(report):
 
 
 def test_data_parallel_over_two_cards_is_refused(report):
-    _, err = report(LOOP.replace("opt =", "net = torch.nn.DataParallel(net, device_ids=[0, 1]); opt ="))
-    assert "train.py:4" in err and "DataParallel on several cards; write DistributedDataParallel" in err
-    assert "allocated at the peak" in report(LOOP.replace("opt =", "net = torch.nn.DataParallel(net); opt ="))[0]
+    _, err = report(
+        LOOP.replace("opt =", "net = torch.nn.DataParallel(net, device_ids=[0, 1]); opt =")
+    )
+    assert (
+        "train.py:4" in err
+        and "DataParallel on several cards; write DistributedDataParallel" in err
+    )
+    assert (
+        "allocated at the peak"
+        in report(LOOP.replace("opt =", "net = torch.nn.DataParallel(net); opt ="))[0]
+    )
 
 
 def attends(num_logits: int):
@@ -107,12 +121,17 @@ def attends(num_logits: int):
 
 def test_attention_that_has_the_peak_of_a_step_is_to_be_measured_on_a_cpu():
     """The profiler sees 3 MiB of 19 more: a tile of scores and a copy of a gradient; behind a larger peak none."""
-    with pytest.warns(UserWarning, match="measure it there: aten._scaled_dot_product_flash_attention_for_cpu_backward"):
+    with pytest.warns(
+        UserWarning,
+        match="measure it there: aten._scaled_dot_product_flash_attention_for_cpu_backward",
+    ):
         low = trace_script(attends(1), device="cpu")
     assert low.peak_bytes < 0.95 * measure_memory(attends(1), device="cpu").peak_bytes
     hidden = trace_script(attends(2**24), device="cpu")
     assert "about the number" not in hidden.provenance
-    assert hidden.peak_bytes == pytest.approx(measure_memory(attends(2**24), device="cpu").peak_bytes, rel=1e-4)
+    assert hidden.peak_bytes == pytest.approx(
+        measure_memory(attends(2**24), device="cpu").peak_bytes, rel=1e-4
+    )
 
 
 PREFETCHES = """
@@ -138,7 +157,9 @@ def test_a_batch_that_is_fetched_ahead_is_no_leak(report):
 
 
 def test_a_leak_is_one_after_four_steps(report):
-    leaks = PREFETCHES.replace("for batch in prefetched():", "for batch in prefetched():\n    kept.append(batch * 2)")
+    leaks = PREFETCHES.replace(
+        "for batch in prefetched():", "for batch in prefetched():\n    kept.append(batch * 2)"
+    )
     page, _ = report(leaks)
     assert "step 4" in page and "is a leak" in page and "train.py:14" in page
     page, _ = report(leaks.replace("range(9)", "range(3)"))  # ends after two steps
@@ -146,14 +167,20 @@ def test_a_leak_is_one_after_four_steps(report):
 
 
 def test_an_evaluation_has_a_row_of_its_own(report):
-    text = LOOP + """
+    text = (
+        LOOP
+        + """
     net.eval()
     with torch.no_grad():
         held = [net(torch.randn(4096, 1024, device="cuda")) for _ in range(2)]
     net.train()
     """
+    )
     page, _ = report(text, "--until", "eval")
-    assert "allocated at the peak, in evaluation of step 2 of 2" in page and "\nevaluation peak " in page
+    assert (
+        "allocated at the peak, in evaluation of step 2 of 2" in page
+        and "\nevaluation peak " in page
+    )
     assert "zero_grad peak" not in page
 
 
@@ -172,18 +199,31 @@ def test_buckets_of_ddp_are_gradients(report):
 
 
 def test_weights_without_a_gradient_are_said(report):
-    text = LOOP.replace("net(torch.randn(8, 1024, device=\"cuda\"))", (
-        'head(torch.utils.checkpoint.checkpoint(net, torch.randn(8, 1024, device="cuda"), use_reentrant=True))'))
-    text = text.replace("opt = torch.optim.AdamW(net.parameters())", (
-        "import torch.utils.checkpoint\nhead = torch.nn.Linear(1024, 1).cuda()\n"
-        "opt = torch.optim.AdamW([*net.parameters(), *head.parameters()])"))
+    text = LOOP.replace(
+        'net(torch.randn(8, 1024, device="cuda"))',
+        (
+            'head(torch.utils.checkpoint.checkpoint(net, torch.randn(8, 1024, device="cuda"), use_reentrant=True))'
+        ),
+    )
+    text = text.replace(
+        "opt = torch.optim.AdamW(net.parameters())",
+        (
+            "import torch.utils.checkpoint\nhead = torch.nn.Linear(1024, 1).cuda()\n"
+            "opt = torch.optim.AdamW([*net.parameters(), *head.parameters()])"
+        ),
+    )
     assert "2 of the 4 tensors that AdamW trains have no gradient" in report(text)[0]
 
 
 def test_only_what_was_traced_again_is_promised(report, capsys):
     """The whole forward as a line that is recomputed would save by a replay of events what no program saves."""
-    text = LOOP.replace("torch.randn(8,", "torch.randn(8192,").replace("torch.nn.Linear(1024, 1024)", (
-        "torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.GELU()) for _ in range(4)))"))
+    text = LOOP.replace("torch.randn(8,", "torch.randn(8192,").replace(
+        "torch.nn.Linear(1024, 1024)",
+        (
+            "torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.GELU()) "
+            "for _ in range(4)))"
+        ),
+    )
     page, _ = report(text)
     found = json.loads(report(text, "--json")[0])
     assert {change["known_by"] for change in found["changes"]} <= {"second trace", "replay"}
@@ -191,8 +231,11 @@ def test_only_what_was_traced_again_is_promised(report, capsys):
     lines = [line for line in text.splitlines() if line]
     built = [lines[0], "def build():", *lines[1:3], "def step():", lines[4].strip(), "return step"]
     indents = (0, 0, 4, 4, 4, 8, 4)
-    Path("built.py").write_text("\n".join(" " * n + line for n, line in zip(indents, built, strict=True)))
-    assert main(["report", "built.py:build", "--json"]) == 0  # nobody halves from outside a batch that build() makes
+    Path("built.py").write_text(
+        "\n".join(" " * n + line for n, line in zip(indents, built, strict=True))
+    )
+    # nobody halves from outside a batch that build() makes
+    assert main(["report", "built.py:build", "--json"]) == 0
     assert "half the micro-batch" not in str(json.loads(capsys.readouterr().out)["changes"])
 
 
@@ -207,8 +250,11 @@ def test_the_first_line_is_there_before_anything_else_is_traced(report, monkeypa
     Path("train.py").write_text(LOOP)
     assert main(["report", "train.py", "--card", "T4"]) == 130
     first = capsys.readouterr().out.splitlines()[0]
-    assert re.fullmatch(r"train.py: \S+ MiB allocated at the peak, in optimizer of step 1 of 2, at train.py:6; \S+ MiB "
-                        r"expected on the card: it fits on one T4.", first)
+    assert re.fullmatch(
+        r"train.py: \S+ MiB allocated at the peak, in optimizer of step 1 of 2, at train.py:6; \S+ MiB "
+        r"expected on the card: it fits on one T4.",
+        first,
+    )
     monkeypatch.undo()
     os.chdir(Path(__file__).parent)
 
@@ -220,12 +266,24 @@ def test_what_is_printed_early_is_not_printed_again(report):
     assert isinstance(trace_script(Script("train.py")).peak_bytes, int)
 
 
-@pytest.mark.parametrize("text, name", [
-    ("4090", "RTX 4090"), ("rtx4090", "RTX 4090"), ("NVIDIA GeForce RTX 4090", "RTX 4090"), ("l4", "L4"),
-    ("A10", "A10"),
-    ("A100", "A100 SXM 40 GB"), ("A100-80GB", "A100 PCIe 80 GB"), ("a100 sxm4 80g", "A100 SXM 80 GB"), ("h200", "H200"),
-    ("Tesla V100", "V100 16 GB"), ("H100-SXM5", "H100 SXM"), ("MI300X", "MI300X"), ("24GiB", "card of 24GiB"),
-])
+@pytest.mark.parametrize(
+    "text, name",
+    [
+        ("4090", "RTX 4090"),
+        ("rtx4090", "RTX 4090"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("l4", "L4"),
+        ("A10", "A10"),
+        ("A100", "A100 SXM 40 GB"),
+        ("A100-80GB", "A100 PCIe 80 GB"),
+        ("a100 sxm4 80g", "A100 SXM 80 GB"),
+        ("h200", "H200"),
+        ("Tesla V100", "V100 16 GB"),
+        ("H100-SXM5", "H100 SXM"),
+        ("MI300X", "MI300X"),
+        ("24GiB", "card of 24GiB"),
+    ],
+)
 def test_a_card_has_any_name_that_people_use(text, name):
     card = card_named(text)
     assert card.name == name and (name != "card of 24GiB" or card.memory_bytes == 24 * 2**30)
@@ -239,6 +297,9 @@ def test_what_names_no_card_is_refused(text):
 
 def test_a_card_of_a_size_is_judged(report):
     page, _ = report(LOOP, "--card", "1GiB")
-    assert "it should fit on one card of 1GiB" in page.splitlines()[0] or "it fits on one card of 1GiB" in page
+    assert (
+        "it should fit on one card of 1GiB" in page.splitlines()[0]
+        or "it fits on one card of 1GiB" in page
+    )
     page, _ = report(LOOP, "--card", "MI300X")
     assert "it fits on one MI300X" in page.splitlines()[0] and page.count("MI300X") == 2

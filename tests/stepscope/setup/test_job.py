@@ -10,13 +10,28 @@ from stepscope.setup import AdapterConfig, Job, Place
 
 EXPERTS = {"num_experts": 4, "experts_per_token": 2, "expert_size": 8}
 BAD = (
-    (lambda: OptimizerConfig(record=OPTIMIZERS["Adafactor"], implementation="fused"), "'fused'.*Adafactor.*'foreach'"),
-    (lambda: Job(model=TINY_GPT2, adapter=AdapterConfig(targets=("gate",))), "'gate'.*tiny GPT-2.*'qkv'"),
+    (
+        lambda: OptimizerConfig(record=OPTIMIZERS["Adafactor"], implementation="fused"),
+        "'fused'.*Adafactor.*'foreach'",
+    ),
+    (
+        lambda: Job(model=TINY_GPT2, adapter=AdapterConfig(targets=("gate",))),
+        "'gate'.*tiny GPT-2.*'qkv'",
+    ),
     (lambda: Job(model=TINY_LLAMA, place="on the moon"), "on the moon"),
-    (lambda: Job(model=TINY_LLAMA, place=Place.IN_BACKWARD, grad_accum_steps=2), "in backward.*grad_accum_steps=2"),
-    (lambda: Job(model=TINY_LLAMA, place=Place.IN_BACKWARD, sets_grads_to_none=False), "sets_grads_to_none=False"),
+    (
+        lambda: Job(model=TINY_LLAMA, place=Place.IN_BACKWARD, grad_accum_steps=2),
+        "in backward.*grad_accum_steps=2",
+    ),
+    (
+        lambda: Job(model=TINY_LLAMA, place=Place.IN_BACKWARD, sets_grads_to_none=False),
+        "sets_grads_to_none=False",
+    ),
     (lambda: Job(model=TINY_LLAMA, micro_batch_size=0), "micro_batch_size=0"),
-    (lambda: experts_config(TINY_LLAMA, **EXPERTS | {"num_experts": 1}), "num_experts, at most as many for a token"),
+    (
+        lambda: experts_config(TINY_LLAMA, **EXPERTS | {"num_experts": 1}),
+        "num_experts, at most as many for a token",
+    ),
     (lambda: experts_config(TINY_LLAMA, **EXPERTS | {"expert_size": 9}), "multiples of 8"),
     (lambda: experts_config(TINY_LLAMA, **EXPERTS | {"num_experts": 0}), "num_experts=0"),
 )

@@ -9,7 +9,9 @@ from memkit.program.optimizers import class_of
 from memkit.recipes import OptimizerConfig
 from stepscope.optimizers import OPTIMIZERS
 
-OF_TORCH = {name: record for name, record in OPTIMIZERS.items() if record.made_by.startswith("torch.")}
+OF_TORCH = {
+    name: record for name, record in OPTIMIZERS.items() if record.made_by.startswith("torch.")
+}
 
 
 def test_the_kits_records_are_the_first_and_its_table_has_no_others():
@@ -28,7 +30,10 @@ def test_an_implementation_is_refused_exactly_where_torch_lacks_it(name, impleme
     record = OPTIMIZERS[name]
     torch_has_it = implementation != "fused" or "fused" in class_of(record).__init__.__annotations__
     if torch_has_it:
-        assert OptimizerConfig(record=record, implementation=implementation).implementation == implementation
+        assert (
+            OptimizerConfig(record=record, implementation=implementation).implementation
+            == implementation
+        )
     else:
         with pytest.raises(ValueError, match="not offered by"):
             OptimizerConfig(record=record, implementation=implementation)

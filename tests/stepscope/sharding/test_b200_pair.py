@@ -24,7 +24,10 @@ from stepscope.tracing.trace import trace_script
 B200 = {"compute_capability": (10, 0), "torch_version": "2.11.0+cu128"}
 SHAPE = replace(XL, batch_size=2, seq_len=512)
 MEASURED = {
-    "DDP": (50.947, 52.089), "flat buffer": (50.946, 63.638), "ZeRO-1": (38.255, 39.397), "FSDP": (25.564, 33.068),
+    "DDP": (50.947, 52.089),
+    "flat buffer": (50.946, 63.638),
+    "ZeRO-1": (38.255, 39.397),
+    "FSDP": (25.564, 33.068),
 }
 """GiB before the optimizer's step, and at the peak."""
 
@@ -87,7 +90,10 @@ def halve(model: nn.Module) -> None:
     """Every matrix, in the order of the forward: gate, up, down."""
     layers = [module for module in model.modules() if isinstance(module, Linear | Embedding)]
     for number, (first, second) in enumerate(pairwise(layers)):
-        if second.weight.shape[0] > first.weight.shape[0] and first.weight.shape[0] < first.weight.shape[1]:
+        if (
+            second.weight.shape[0] > first.weight.shape[0]
+            and first.weight.shape[0] < first.weight.shape[1]
+        ):
             layers[number], layers[number + 1] = second, first  # down is registered before up
     halves = [Half(layer.weight) for layer in layers]
     for half, following in pairwise(halves):
@@ -95,7 +101,9 @@ def halve(model: nn.Module) -> None:
     model.register_forward_pre_hook(lambda *_: [half.gather() for half in halves[:2]] and None)
     for layer, half in zip(layers, halves, strict=True):
         kind = HalvedLinear if isinstance(layer, Linear) else HalvedEmbedding
-        layer.forward = lambda x, layer=layer, half=half, kind=kind: kind.apply(x, layer.weight, half)
+        layer.forward = lambda x, layer=layer, half=half, kind=kind: kind.apply(
+            x, layer.weight, half
+        )
 
 
 def program(way: str):
@@ -116,7 +124,9 @@ def program(way: str):
 
         def step():
             model.zero_grad(set_to_none=True)
-            torch.nn.functional.cross_entropy(model(ids).flatten(0, 1).float(), ids.flatten()).backward()
+            torch.nn.functional.cross_entropy(
+                model(ids).flatten(0, 1).float(), ids.flatten()
+            ).backward()
             if way == "flat buffer":
                 flat, start = torch.cat([p.grad.reshape(-1) for p in parameters]), 0
                 for parameter in parameters:
@@ -136,7 +146,11 @@ def second_step(way: str) -> MemoryTimeline:
 
 
 @pytest.mark.parametrize(
-    "way", [pytest.param(way, marks=() if way in ("ZeRO-1", "FSDP") else pytest.mark.exhaustive) for way in MEASURED]
+    "way",
+    [
+        pytest.param(way, marks=() if way in ("ZeRO-1", "FSDP") else pytest.mark.exhaustive)
+        for way in MEASURED
+    ],
 )
 def test_two_b200(way):
     before, peak = (measured * GIB for measured in MEASURED[way])

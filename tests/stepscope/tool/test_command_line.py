@@ -96,13 +96,24 @@ def test_a_report_agrees_with_the_trace(program, capsys):
     out, err = capsys.readouterr()
     data = json.loads(out)
     trace = replay_trace(trace_script(namespace()["build"]))
-    assert (data["allocated_bytes"], data["reserved_bytes"]) == (trace.peak_allocated_bytes, trace.peak_reserved_bytes)
-    told = set(err.splitlines()) - {"a step begins"}  # the program's own words are none of the result
-    assert "tracing 2 steps" in err and "a step begins" in err and all(line.startswith("stepscope: ") for line in told)
+    assert (data["allocated_bytes"], data["reserved_bytes"]) == (
+        trace.peak_allocated_bytes,
+        trace.peak_reserved_bytes,
+    )
+    # the program's own words are none of the result
+    told = set(err.splitlines()) - {"a step begins"}
+    assert (
+        "tracing 2 steps" in err
+        and "a step begins" in err
+        and all(line.startswith("stepscope: ") for line in told)
+    )
     assert all("my_program.py:" in line["where"] for line in data["lines"])
     assert {card["card"] for card in data["cards"]} >= {"T4", "H100 SXM"}
     for item in data["left_out"]:
-        assert 0 <= item["low_bytes"] <= item["expected_bytes"] <= item["high_bytes"] and item["reason"]
+        assert (
+            0 <= item["low_bytes"] <= item["expected_bytes"] <= item["high_bytes"]
+            and item["reason"]
+        )
 
 
 SCRATCH_OF_INIT = """
@@ -138,19 +149,27 @@ def test_a_report_says_of_which_moment_its_peak_is(name, tmp_path, capsys):
     names: dict = {}
     exec(SCRATCH_OF_INIT, names)
     trace = trace_script(names[name])
-    steps = max(instant.total_bytes for instant in trace.instants if not instant.name.startswith("init"))
+    steps = max(
+        instant.total_bytes for instant in trace.instants if not instant.name.startswith("init")
+    )
     if name == "wide":
         assert trace.peak_bytes >= 3 * 1024**2 * 4 > steps
         assert "at the peak, in init, before the first step, at scratch_of_init.py:" in head
         assert "Making the model takes more than any step: the steps reach 8.00 MiB." in head
     else:
-        assert trace.peak.step == 1 and "at the peak, in backward of step 1 of 2, at scratch_of_init.py:" in head
+        assert (
+            trace.peak.step == 1
+            and "at the peak, in backward of step 1 of 2, at scratch_of_init.py:" in head
+        )
         assert "Making the model" not in head
 
 
 def test_a_change_that_can_be_made_is_traced_again(program, capsys):
     main(["report", f"{program}:build", "--json"])
-    changes = {change["name"].split(",")[0]: change for change in json.loads(capsys.readouterr().out)["changes"]}
+    changes = {
+        change["name"].split(",")[0]: change
+        for change in json.loads(capsys.readouterr().out)["changes"]
+    }
     checkpointed = replay_trace(trace_script(changed_build(namespace()["build"], "checkpointed")))
     assert changes["full recomputation"]["known_by"] == "second trace"
     assert changes["full recomputation"]["after_bytes"] == checkpointed.peak_reserved_bytes
@@ -181,7 +200,8 @@ def test_a_changed_program_is_the_program_with_the_change():
     with pytest.raises(ValueError, match="name='faster' is not one of for_loop"):
         changed_build(build, "faster")
     told = {"for_loop", "fused", "set_to_none", "no_grad", "checkpointed"}
-    assert set(PROGRAM_CHANGES) == told | {"eight_bit", "half_batch"}  # the last two: test_scripts_of_people
+    # the last two: test_scripts_of_people
+    assert set(PROGRAM_CHANGES) == told | {"eight_bit", "half_batch"}
 
 
 @pytest.fixture
@@ -204,21 +224,30 @@ def _json_of(arguments, capsys) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments, words", [
-    (["report", "nowhere.py:build"], "'nowhere.py' is no file"),
-    (["report", "my_build"], "'my_build' is not of the form"),
-    (["report", "no_such_module:build"], "no_such_module"),
-    (["report", "PROGRAM:nothing"], "has no function 'nothing'"),
-    (["report", "PROGRAM:number"], "has no function 'number'"),
-    (["report", "PROGRAM:broken"], "RuntimeError: two lines (my_program.py:36)"),
-    (["report", "PROGRAM:leaves"], "SystemExit: 0 (my_program.py:39)"),
-    (["report", "PROGRAM:refuses"], "(my_program.py:42)"),
-    (["report", "PROGRAM:lacks"], "no such model (from RuntimeError: no operator) (my_program.py:48)"),
-    (["report", "PROGRAM:blames_itself"], "stepscope: RuntimeError: no reason (my_program.py:52)"),
-    (["report", "PROGRAM:build", "--card", "RTX 9"], "card='RTX 9' is not one of"),
-    (["snapshot", "nowhere.pickle"], "'nowhere.pickle' is no file"),
-    (["snapshot", "PROGRAM"], "is not read as a snapshot"),
-])
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["report", "nowhere.py:build"], "'nowhere.py' is no file"),
+        (["report", "my_build"], "'my_build' is not of the form"),
+        (["report", "no_such_module:build"], "no_such_module"),
+        (["report", "PROGRAM:nothing"], "has no function 'nothing'"),
+        (["report", "PROGRAM:number"], "has no function 'number'"),
+        (["report", "PROGRAM:broken"], "RuntimeError: two lines (my_program.py:36)"),
+        (["report", "PROGRAM:leaves"], "SystemExit: 0 (my_program.py:39)"),
+        (["report", "PROGRAM:refuses"], "(my_program.py:42)"),
+        (
+            ["report", "PROGRAM:lacks"],
+            "no such model (from RuntimeError: no operator) (my_program.py:48)",
+        ),
+        (
+            ["report", "PROGRAM:blames_itself"],
+            "stepscope: RuntimeError: no reason (my_program.py:52)",
+        ),
+        (["report", "PROGRAM:build", "--card", "RTX 9"], "card='RTX 9' is not one of"),
+        (["snapshot", "nowhere.pickle"], "'nowhere.pickle' is no file"),
+        (["snapshot", "PROGRAM"], "is not read as a snapshot"),
+    ],
+)
 def test_an_error_is_one_line_that_shows_the_value(arguments, words, program, capsys):
     assert main([text.replace("PROGRAM", str(program)) for text in arguments]) == 2
     out, err = capsys.readouterr()
@@ -230,7 +259,10 @@ def test_an_error_is_one_line_that_shows_the_value(arguments, words, program, ca
 def test_versions_and_names(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["--version"])
-    assert stopped.value.code == 0 and capsys.readouterr().out.strip() == f"stepscope {memkit.__version__}"
+    assert (
+        stopped.value.code == 0
+        and capsys.readouterr().out.strip() == f"stepscope {memkit.__version__}"
+    )
     names = json.loads(_json_of(["list"], capsys))
     assert set(names["models"]) == {*models.PUBLISHED_MODELS, "Qwen3-30B-A3B"}
     assert set(names["cards"]) == set(memkit.CARDS)
@@ -248,15 +280,21 @@ def test_adapters_and_the_host_can_be_asked_for(capsys):
     lora = json.loads(_json_of([*asked, "--lora", "8", "--targets", "query,value"], capsys))
     assert all("LoRA of rank 8" in plan["name"] for plan in (*lora["front"], *lora["missed"]))
     assert "only adapters are trained" in lora["chosen"]["gives_up"]
-    little, much = (json.loads(_json_of([*asked, "--host", size], capsys)) for size in ("4GiB", "200GiB"))
+    little, much = (
+        json.loads(_json_of([*asked, "--host", size], capsys)) for size in ("4GiB", "200GiB")
+    )
     assert all(plan["host_bytes"] <= 4 * GIB for plan in little["front"])
     assert any(plan["host_bytes"] > 4 * GIB for plan in much["front"])
 
 
 def test_a_config_without_a_length_takes_the_one_asked_for(tmp_path, capsys):
     config = {
-        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
-        "num_attention_heads": 4, "vocab_size": 100,
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "vocab_size": 100,
     }
     path = tmp_path / "config.json"
     asked = ["fit", str(path), "--card", "T4", "--tokens", "128", "--seq-len", "128"]
@@ -268,8 +306,16 @@ def test_a_config_without_a_length_takes_the_one_asked_for(tmp_path, capsys):
         assert "Trace it: stepscope report config.json" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [[], ["reports"], ["snapshot", "x", "--fail-above", "much"],
-                                       ["snapshot", "x", "--device", "one"], ["report", "x", "--steps", "two"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["reports"],
+        ["snapshot", "x", "--fail-above", "much"],
+        ["snapshot", "x", "--device", "one"],
+        ["report", "x", "--steps", "two"],
+    ],
+)
 def test_wrong_usage_exits_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
@@ -285,7 +331,9 @@ def test_the_words_come_out_on_any_terminal_and_into_any_pipe():
     os.close(reader)
     for stdout, encoding in ((subprocess.PIPE, "ascii"), (writer, "utf-8")):
         environment = os.environ | {"PYTHONIOENCODING": encoding}
-        done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, env=environment, check=False)
+        done = subprocess.run(
+            command, stdout=stdout, stderr=subprocess.PIPE, env=environment, check=False
+        )
         assert done.returncode == 0 and b"Error" not in done.stderr, done.stderr
     os.close(writer)
 
@@ -300,7 +348,9 @@ def test_a_fit_over_cards(capsys):
     assert (one["num_cards"], one["chosen"]["layout"]) == (1, None)
     assert (eight["num_cards"], eight["chosen"]["layout"]) == (8, "ZeRO-3 on 8")
     assert "save attention and products" in eight["chosen"]["name"]
-    setup = TrainingSetup(model=models.LLAMA_2_7B, seq_len=2048, optimizer=OptimizerConfig(implementation="fused"))
+    setup = TrainingSetup(
+        model=models.LLAMA_2_7B, seq_len=2048, optimizer=OptimizerConfig(implementation="fused")
+    )
     setup = setup.under(SAVE_PRODUCTS)
     layout = Layout(stage=3, dp_size=8, param_dtype="bfloat16", reduce_dtype="float32")
     with one_rank_of(8):

@@ -39,9 +39,9 @@ TRAIN = """
 
 def twin(width: int = 512):
     """The same program as ``build()``, with the data in the host's memory."""
-    model = torch.nn.Sequential(torch.nn.Linear(64, width), torch.nn.ReLU(), torch.nn.Linear(width, 10)).to(
-        "cuda"
-    )
+    model = torch.nn.Sequential(
+        torch.nn.Linear(64, width), torch.nn.ReLU(), torch.nn.Linear(width, 10)
+    ).to("cuda")
     optimizer = torch.optim.AdamW(model.parameters())
     data = torch.randn(64, 64, device="cpu"), torch.randint(10, (64,), device="cpu")
 
@@ -72,7 +72,12 @@ def peaks(timeline) -> dict:
 def test_the_steps_of_a_script_are_those_of_its_twin_with_build(script, width):
     trace = trace_script(Script(script(), ("--width", str(width))))
     expected = trace_script(lambda: twin(width))
-    for name, when in (("forward", 2), ("backward peak", 2), ("optimizer peak", 1), ("optimizer peak", 2)):
+    for name, when in (
+        ("forward", 2),
+        ("backward peak", 2),
+        ("optimizer peak", 1),
+        ("optimizer peak", 2),
+    ):
         assert peaks(trace)[name, when] == peaks(expected)[name, when]
     assert {i.step for i in trace.instants} == {1, 2}
 
@@ -158,8 +163,14 @@ BY_HAND_ON_THE_HOST = """
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("import sys; sys.exit(3)", r"train.py ended with exit code 3 before an optimizer had stepped"),
-        ("import torch\ntorch.ones(2, device='cuda')", r"train.py ended before an optimizer had stepped"),
+        (
+            "import sys; sys.exit(3)",
+            r"train.py ended with exit code 3 before an optimizer had stepped",
+        ),
+        (
+            "import torch\ntorch.ones(2, device='cuda')",
+            r"train.py ended before an optimizer had stepped",
+        ),
         ("print('nothing')", r"train.py put nothing on the card"),
         (TRAIN.replace("cuda", "cpu"), r"train.py put nothing on the card"),
         (BY_HAND_ON_THE_HOST, r"train.py put nothing on the card"),
@@ -178,17 +189,24 @@ def test_no_file_is_refused():
 def test_a_script_can_be_changed_from_outside(script):
     plain = Script(script())
     fused = trace_script(changed_build(plain, "fused"))
-    assert peaks(trace_script(plain))["optimizer peak", 2] - peaks(fused)["optimizer peak", 2] >= 4 * 64 * 512
+    assert (
+        peaks(trace_script(plain))["optimizer peak", 2] - peaks(fused)["optimizer peak", 2]
+        >= 4 * 64 * 512
+    )
 
 
 def test_the_command_hands_on_arguments_and_assumptions(script, capsys):
     """Weights of 512 KiB have no values, so that the branch needs one; smaller ones are drawn."""
-    text = TRAIN.replace("optimizer.step()", "if loss < 1.0: print('small')\n            optimizer.step()", 1)
+    text = TRAIN.replace(
+        "optimizer.step()", "if loss < 1.0: print('small')\n            optimizer.step()", 1
+    )
     path = script(text)
     assert main(["report", path, "--", "--width", "2048"]) == 2
     error = capsys.readouterr().err
     assert "train.py:20" in error and "--assume train.py:20=128" in error
-    assert main(["report", path, "--json", "--assume", "train.py:20=1", "--", "--width", "2048"]) == 0
+    assert (
+        main(["report", path, "--json", "--assume", "train.py:20=1", "--", "--width", "2048"]) == 0
+    )
     assert f'"name": "{path}"' in capsys.readouterr().out
 
 

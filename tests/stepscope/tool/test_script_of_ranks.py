@@ -73,9 +73,22 @@ def file(tmp_path):
 
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
 def test_rank_0_holds_and_gathers_what_torchrun_s_first_rank_does(file, how):
-    with redirect_stdout(io.StringIO()) as said, pytest.warns(UserWarning, match="rank 0 of 2; what NCCL"):
+    with (
+        redirect_stdout(io.StringIO()) as said,
+        pytest.warns(UserWarning, match="rank 0 of 2; what NCCL"),
+    ):
         trace = trace_script(Script(file, (how, "cuda"), ranks=2))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", file, how, "cpu"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        file,
+        how,
+        "cpu",
+    ]
     real = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert real.returncode == 0, real.stderr[-2000:]
     assert "another rank" in real.stderr
@@ -83,7 +96,8 @@ def test_rank_0_holds_and_gathers_what_torchrun_s_first_rank_does(file, how):
     share = int(said.getvalue().split()[1])
     assert not dist.is_initialized()
     peak = trace.peak
-    assert (peak.weights, peak.optimizer_states) == (share, 2 * share)  # both layers' sizes are multiples of 512
+    # both layers' sizes are multiples of 512
+    assert (peak.weights, peak.optimizer_states) == (share, 2 * share)
     if how == "ddp":  # its buckets hold every gradient once more, and live as long as the model
         assert trace.at("init").total_bytes >= share
         assert peak.total_bytes >= 5 * share
@@ -93,7 +107,9 @@ def test_a_share_falls_with_the_ranks(file):
     shares = {}
     for ranks in (2, 8):
         with redirect_stdout(io.StringIO()), pytest.warns(UserWarning, match=f"rank 0 of {ranks}"):
-            shares[ranks] = trace_script(Script(file, ("fsdp", "cuda"), ranks=ranks)).peak.optimizer_states
+            shares[ranks] = trace_script(
+                Script(file, ("fsdp", "cuda"), ranks=ranks)
+            ).peak.optimizer_states
     assert shares[2] == 4 * shares[8]
 
 

@@ -138,7 +138,9 @@ def run_and_trace(tmp_path, text: str) -> tuple[list[str], list[str], object, di
     real, traced = io.StringIO(), io.StringIO()
     with redirect_stdout(real):
         names = runpy.run_path(str(path), run_name="__main__")
-    path.write_text(path.read_text(encoding="utf-8").replace("'cpu'", "'cuda'", 1), encoding="utf-8")
+    path.write_text(
+        path.read_text(encoding="utf-8").replace("'cpu'", "'cuda'", 1), encoding="utf-8"
+    )
     with redirect_stdout(traced):
         timeline = trace_script(Script(str(path)))
     return real.getvalue().splitlines(), traced.getvalue().splitlines(), timeline, names
@@ -175,7 +177,8 @@ def test_gradients_come_back_to_the_host(tmp_path):
 def test_pytorchs_examples_ask_for_an_accelerator(tmp_path):
     """torch.accelerator and DataParallel on one card; streams by keyword, as timm's prefetcher has them."""
     path = tmp_path / "train.py"
-    path.write_text(textwrap.dedent("""
+    path.write_text(
+        textwrap.dedent("""
         import torch
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
         model = torch.nn.DataParallel(torch.nn.Linear(1024, 1024)).to(device)
@@ -183,14 +186,18 @@ def test_pytorchs_examples_ask_for_an_accelerator(tmp_path):
             with torch.cuda.stream(stream=torch.cuda.Stream()):
                 x = torch.randn(4, 1024, device=device)
             return model(x).sum()
-    """) + TRAIN, encoding="utf-8")
+    """)
+        + TRAIN,
+        encoding="utf-8",
+    )
     assert trace_script(Script(str(path))).at("init").weights == 1024 * 1024 * 4 + 1024 * 4
 
 
 def test_a_shuffled_loader_has_every_index_once(tmp_path, capsys):
     """Whole numbers of the host are real, however many: an order of a million samples is torch's own."""
     path = tmp_path / "train.py"
-    path.write_text(textwrap.dedent("""
+    path.write_text(
+        textwrap.dedent("""
         import torch
         class Samples(torch.utils.data.Dataset):
             def __len__(self):
@@ -201,21 +208,61 @@ def test_a_shuffled_loader_has_every_index_once(tmp_path, capsys):
         print(sorted(int(x) for batch in loader for x in batch[:, 0]) == list(range(200_000)))
         model = torch.nn.Linear(8, 8).cuda()
         step = lambda: model(torch.ones(4, 8).cuda()).sum()
-    """) + TRAIN, encoding="utf-8")
+    """)
+        + TRAIN,
+        encoding="utf-8",
+    )
     trace_script(Script(str(path)))
     assert capsys.readouterr().out.splitlines() == ["True"]
 
 
 FAMILIES = {
     "GPT2": ({"n_embd": 128, "n_layer": 2, "n_head": 2, "vocab_size": 4000}, "CausalLM"),
-    "Bert": ({"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512,
-              "vocab_size": 4000}, "MaskedLM"),
-    "T5": ({"d_model": 128, "d_kv": 32, "d_ff": 256, "num_layers": 2, "num_heads": 4, "vocab_size": 4000,
-            "decoder_start_token_id": 0}, "Seq2SeqLM"),
-    "Llama": ({"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 256,
-               "vocab_size": 4000}, "CausalLM"),
-    "Qwen3": ({"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
-               "head_dim": 64, "intermediate_size": 256, "vocab_size": 4000, "tie_word_embeddings": True}, "CausalLM"),
+    "Bert": (
+        {
+            "hidden_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 512,
+            "vocab_size": 4000,
+        },
+        "MaskedLM",
+    ),
+    "T5": (
+        {
+            "d_model": 128,
+            "d_kv": 32,
+            "d_ff": 256,
+            "num_layers": 2,
+            "num_heads": 4,
+            "vocab_size": 4000,
+            "decoder_start_token_id": 0,
+        },
+        "Seq2SeqLM",
+    ),
+    "Llama": (
+        {
+            "hidden_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 256,
+            "vocab_size": 4000,
+        },
+        "CausalLM",
+    ),
+    "Qwen3": (
+        {
+            "hidden_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 64,
+            "intermediate_size": 256,
+            "vocab_size": 4000,
+            "tie_word_embeddings": True,
+        },
+        "CausalLM",
+    ),
 }
 
 
@@ -229,19 +276,27 @@ def test_from_pretrained_is_as_large_as_torch_says(tmp_path, family, dtype):
 
     choices, head = FAMILIES[family]
     auto = getattr(transformers, f"AutoModelFor{head}")
-    auto.from_config(getattr(transformers, f"{family}Config")(**choices)).save_pretrained(tmp_path / "model")
+    auto.from_config(getattr(transformers, f"{family}Config")(**choices)).save_pretrained(
+        tmp_path / "model"
+    )
     real = auto.from_pretrained(tmp_path / "model", dtype=getattr(torch, dtype))
     path = tmp_path / "train.py"
-    path.write_text(textwrap.dedent(f"""
+    path.write_text(
+        textwrap.dedent(f"""
         import torch
         from transformers import AutoModelFor{head}
         model = AutoModelFor{head}.from_pretrained({str(tmp_path / "model")!r}, dtype=torch.{dtype}).to("cuda")
         x = torch.randint(0, 4000, (2, 16), device="cuda")
         step = lambda: model(input_ids=x, labels=x).loss
-    """) + TRAIN, encoding="utf-8")
+    """)
+        + TRAIN,
+        encoding="utf-8",
+    )
     timeline = trace_script(Script(str(path)))
     tensors = {id(t): t for t in (*real.parameters(), *real.buffers())}.values()
-    with pytest.raises(NotImplementedError, match="weights in a mapped file .*; make them by from_config"):
+    with pytest.raises(
+        NotImplementedError, match="weights in a mapped file .*; make them by from_config"
+    ):
         trace_script(Script(str(path)), device="cpu")
     rounded = sum(-(-t.nbytes // 512) * 512 for t in tensors)
     batch = 512  # x, which lives beside the weights
@@ -280,13 +335,20 @@ def test_a_hand_written_update_ends_a_step_as_an_optimizers_does(tmp_path, capsy
         ("None", "[p.data.sub_(0.1 * p.grad) for p in model.parameters()]"),
     ):
         path = tmp_path / "train.py"
-        path.write_text(BY_HAND.replace("OPTIMIZER", optimizer).replace("UPDATE", update), encoding="utf-8")
+        path.write_text(
+            BY_HAND.replace("OPTIMIZER", optimizer).replace("UPDATE", update), encoding="utf-8"
+        )
         timeline = trace_script(Script(str(path)))
         assert capsys.readouterr().out.split() == ["0", "1"]
-        same = [i for i in timeline.instants if not i.name.startswith("optimizer")]  # by hand its end is zero_grad's
+        # by hand the end of a step is zero_grad's
+        same = [i for i in timeline.instants if not i.name.startswith("optimizer")]
         found.append([(i.name, i.step, i.total_bytes) for i in same])
     assert found[0] == found[1] == found[2] == found[3]
-    scratch = [e for e in timeline.events if e.phase == "optimizer" and e.op == "aten.mul.Tensor" and e.num_bytes > 4]
+    scratch = [
+        e
+        for e in timeline.events
+        if e.phase == "optimizer" and e.op == "aten.mul.Tensor" and e.num_bytes > 4
+    ]
     assert len(scratch) == 2 * 4, "0.1 * p.grad of each parameter in each step"
 
 
@@ -312,10 +374,16 @@ for batch in range(8):
 
 @pytest.mark.parametrize(
     ("average", "width"),
-    [("[]", 0), ("[p.detach().clone() for p in model.parameters()]", 4), ("list(copy.deepcopy(model).parameters())", 4),
-     ("list({n: p.detach().double() for n, p in model.named_parameters()}.values())", 8)],
+    [
+        ("[]", 0),
+        ("[p.detach().clone() for p in model.parameters()]", 4),
+        ("list(copy.deepcopy(model).parameters())", 4),
+        ("list({n: p.detach().double() for n, p in model.named_parameters()}.values())", 8),
+    ],
 )
-def test_an_average_of_the_weights_is_a_second_set_of_weights_and_no_activation(tmp_path, average, width):
+def test_an_average_of_the_weights_is_a_second_set_of_weights_and_no_activation(
+    tmp_path, average, width
+):
     """Oracle: the sizes of the two layers, counted by hand."""
     path = tmp_path / "train.py"
     path.write_text(AVERAGED.replace("AVERAGE", average), encoding="utf-8")
@@ -327,7 +395,9 @@ def test_an_average_of_the_weights_is_a_second_set_of_weights_and_no_activation(
     assert (words in str(page)) == (width > 0)
     by_hand = "for p in model.parameters(): p.data = p.data - 0.1 * p.grad\n    model.zero_grad()"
     text = path.read_text(encoding="utf-8").replace("torch.optim.AdamW(model.parameters())", "None")
-    path.write_text(text.replace("optimizer.step()\n    optimizer.zero_grad()", by_hand), encoding="utf-8")
+    path.write_text(
+        text.replace("optimizer.step()\n    optimizer.zero_grad()", by_hand), encoding="utf-8"
+    )
     assert trace_script(Script(str(path))).at("zero_grad").weights == held["weights"]
 
 
@@ -361,7 +431,9 @@ for batch in loader:
 def test_the_worst_batch_of_the_readers_data_is_named_and_traced(tmp_path, capsys, monkeypatch):
     """Oracle: the loader of the same file, run for real, and a trace of a step on a batch of that shape alone."""
     path = tmp_path / "train.py"
-    path.write_text(LONGEST.replace("sys.exit()", "raise SystemExit(repr(shapes))"), encoding="utf-8")
+    path.write_text(
+        LONGEST.replace("sys.exit()", "raise SystemExit(repr(shapes))"), encoding="utf-8"
+    )
     monkeypatch.setattr("sys.argv", ["train.py", "alone"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(path))
@@ -373,10 +445,16 @@ def test_the_worst_batch_of_the_readers_data_is_named_and_traced(tmp_path, capsy
     assert out.startswith(f"Batch {number} of 40 (4 × 700) is the worst: ")
     assert out.splitlines()[0].endswith("; it fits on one T4.")
     halved = [line for line in out.splitlines() if line.startswith("half the micro-batch")]
-    assert halved and "second trace" in halved[0], "the long text is in another batch of half the size"
-    alone = path.read_text(encoding="utf-8").replace('batch["ids"].cuda()', 'torch.zeros(4, 700).long().cuda()')
+    assert halved and "second trace" in halved[0], (
+        "the long text is in another batch of half the size"
+    )
+    alone = path.read_text(encoding="utf-8").replace(
+        'batch["ids"].cuda()', "torch.zeros(4, 700).long().cuda()"
+    )
     path.write_text(alone, encoding="utf-8")
-    told = f"train.py: {format_bytes(trace_script(Script(str(path)), steps=3).peak_bytes)} allocated"
+    told = (
+        f"train.py: {format_bytes(trace_script(Script(str(path)), steps=3).peak_bytes)} allocated"
+    )
     assert told in out.replace(str(tmp_path) + "/", "")
 
 
@@ -388,11 +466,20 @@ def test_batches_that_differ_are_told_and_a_script_without_a_loader_is_refused(t
     assert re.match(r"The batches differ \(4 × \d+, 4 × \d+", capsys.readouterr().out)
     path.write_text(BY_HAND.replace("OPTIMIZER", "0").replace("UPDATE", "0"), encoding="utf-8")
     for words, told in (
-        (["--batches", "9"], "--batches: no DataLoader of torch's hands out what the first step trains on"),
+        (
+            ["--batches", "9"],
+            "--batches: no DataLoader of torch's hands out what the first step trains on",
+        ),
         (["--batches", "-1"], "--batches=-1"),
         (["--vary", "N"], "--vary N needs the card that is to be filled: --card 'RTX 4090'"),
-        (["--vary", "N", "--card", "T4", "--fail-above", "1GiB"], "--vary N finds a number and no bytes"),
-        (["--vary", "N", "--card", "T4"], "--vary N: no argument of the script is 'N'; write -- --batch-size N"),
+        (
+            ["--vary", "N", "--card", "T4", "--fail-above", "1GiB"],
+            "--vary N finds a number and no bytes",
+        ),
+        (
+            ["--vary", "N", "--card", "T4"],
+            "--vary N: no argument of the script is 'N'; write -- --batch-size N",
+        ),
     ):
         assert main(["report", str(path), *words]) == 2
         assert told in capsys.readouterr().err.splitlines()[-1]
@@ -470,12 +557,27 @@ def test_no_batch_is_larger_than_the_data(tmp_path, capsys, more):
     path = tmp_path / "train.py"
     path.write_text(FEW_ROWS, encoding="utf-8")
     for batches in ((), ("--batches", "2")):
-        words = [str(path), "--vary", "N", "--card", "T4", *batches, "--", "--batch-size", "N", *more]
+        words = [
+            str(path),
+            "--vary",
+            "N",
+            "--card",
+            "T4",
+            *batches,
+            "--",
+            "--batch-size",
+            "N",
+            *more,
+        ]
         assert main(["report", *words]) == 0
-        assert re.search(r"as it is +100 \(.* to spare; the data have no more rows\)", capsys.readouterr().out)
+        assert re.search(
+            r"as it is +100 \(.* to spare; the data have no more rows\)", capsys.readouterr().out
+        )
     words = [str(path), "--vary", "N", "--card", "T4", "--", "--batch-size", "200", "--width", "N"]
     assert main(["report", *words]) == 0  # rows that are too few whatever the number is
-    assert re.search(r"as it is +65,536 \(.* to spare; no larger one was tried\)", capsys.readouterr().out)
+    assert re.search(
+        r"as it is +65,536 \(.* to spare; no larger one was tried\)", capsys.readouterr().out
+    )
 
 
 def test_a_batch_of_two_rows_a_number_ends_at_half_the_rows():
@@ -487,40 +589,65 @@ def test_a_batch_of_two_rows_a_number_ends_at_half_the_rows():
     assert (found := largest_that_fits(spare_of)).number == 50 and found.is_all_rows
 
 
-@pytest.mark.parametrize("needs", [lambda n: 7 * n, lambda n: n * n, lambda n: 900 + n, lambda n: 2000, lambda n: 0])
+@pytest.mark.parametrize(
+    "needs", [lambda n: 7 * n, lambda n: n * n, lambda n: 900 + n, lambda n: 2000, lambda n: 0]
+)
 def test_the_largest_that_fits_whatever_grows(needs):
     found, tried = largest_that_fits(lambda number: 1000 - needs(number)), range(1, 2**16 + 1)
-    assert found.number == max((n for n in tried if needs(n) <= 1000), default=0) and len(found.spare_bytes) < 26
+    assert (
+        found.number == max((n for n in tried if needs(n) <= 1000), default=0)
+        and len(found.spare_bytes) < 26
+    )
 
 
 def notebook(path, *cells: str) -> str:
     """A notebook of these cells."""
-    listed = [{"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None, "source": cell}
-              for cell in cells]
+    listed = [
+        {
+            "cell_type": "code",
+            "metadata": {},
+            "outputs": [],
+            "execution_count": None,
+            "source": cell,
+        }
+        for cell in cells
+    ]
     words = {"cell_type": "markdown", "metadata": {}, "source": ["# %run nothing"]}
-    path.write_text(json.dumps({"cells": [words, *listed], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    path.write_text(
+        json.dumps({"cells": [words, *listed], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    )
     return str(path)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_notebook_runs_as_the_script_of_its_cells(tmp_path, capsys):
     update = "[p.data.sub_(p.grad) for p in model.parameters()]"
-    first, _, rest = BY_HAND.replace("OPTIMIZER", "0").replace("UPDATE", update).partition("model =")
+    first, _, rest = (
+        BY_HAND.replace("OPTIMIZER", "0").replace("UPDATE", update).partition("model =")
+    )
     (tmp_path / "train.py").write_text(f"{first}model ={rest}", encoding="utf-8")
     magics = "%matplotlib inline\n!pip install torch\n%load_ext autoreload\n" + first
-    path = notebook(tmp_path / "train.ipynb", magics, "%%bash\nls", f"%%time\nmodel ={rest}\ndisplay(model)")
+    path = notebook(
+        tmp_path / "train.ipynb", magics, "%%bash\nls", f"%%time\nmodel ={rest}\ndisplay(model)"
+    )
     as_notebook, as_script = (trace_script(Script(str(p))) for p in (path, tmp_path / "train.py"))
     assert as_notebook.instants == as_script.instants
     assert main(["report", path, "--card", "T4"]) == 0
     assert "train.ipynb cell 3:" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("text, words", [
-    ("%run other.py", "train.ipynb cell 1: %run is not followed; write it as Python or take it out"),
-    ("%%writefile model.py\nx = 1", "train.ipynb cell 1: %%writefile is not followed"),
-    ("x = 1\nx = !ls", "train.ipynb cell 1, line 2"),
-    (None, "is no notebook as Jupyter writes it"),
-])
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        (
+            "%run other.py",
+            "train.ipynb cell 1: %run is not followed; write it as Python or take it out",
+        ),
+        ("%%writefile model.py\nx = 1", "train.ipynb cell 1: %%writefile is not followed"),
+        ("x = 1\nx = !ls", "train.ipynb cell 1, line 2"),
+        (None, "is no notebook as Jupyter writes it"),
+    ],
+)
 def test_what_is_no_notebook_of_python_is_refused(tmp_path, capsys, text, words):
     path = notebook(tmp_path / "train.ipynb", text or "")
     if text is None:
@@ -568,14 +695,22 @@ def test_half_the_micro_batch_is_traced_with_the_readers_own_option(tmp_path, ca
     path.write_text(ADVISED.replace("ACCUMULATE", "1"), encoding="utf-8")
     assert main(["report", str(path), "--json", "--", *words]) == 0
     changes = json.loads(capsys.readouterr().out)["changes"]
-    (half,) = [change for change in changes if change["name"].startswith("half the micro-batch, accumulated twice")]
+    (half,) = [
+        change
+        for change in changes
+        if change["name"].startswith("half the micro-batch, accumulated twice")
+    ]
     told = f" ({' '.join(words).split(' --eval')[0]})".replace("256", "128") if words else ""
     assert half["name"] == f"half the micro-batch, accumulated twice{told}"
     path.write_text(ADVISED.replace("ACCUMULATE", "2"), encoding="utf-8")
     by_hand = trace_script(Script(str(path), ("--train_batch_size", "128")))
-    assert (half["known_by"], half["after_bytes"]) == ("second trace", replay_trace(by_hand).peak_reserved_bytes)
+    assert (half["known_by"], half["after_bytes"]) == (
+        "second trace",
+        replay_trace(by_hand).peak_reserved_bytes,
+    )
     rest = " ".join(change["name"] for change in changes if change is not half)
-    assert not re.search("8-bit AdamW|full recomputation|let go of", rest)  # RMSprop, no blocks, a loop variable
+    # RMSprop, no blocks, a loop variable
+    assert not re.search("8-bit AdamW|full recomputation|let go of", rest)
 
 
 WIDE = """
@@ -597,10 +732,17 @@ def test_8_bit_adamw_is_traced_as_bitsandbytes_steps(tmp_path, capsys, kind):
     """Oracle: the reader's own import of bitsandbytes' class, whose step has no scratch."""
     pytest.importorskip("bitsandbytes")
     path = tmp_path / "train.py"
-    path.write_text(WIDE.replace("OPTIMIZER", "torch.optim").replace("KIND", kind), encoding="utf-8")
+    path.write_text(
+        WIDE.replace("OPTIMIZER", "torch.optim").replace("KIND", kind), encoding="utf-8"
+    )
     assert main(["report", str(path), "--json"]) == 0
-    found = {change["name"]: change for change in json.loads(capsys.readouterr().out)["changes"]}["8-bit AdamW"]
-    path.write_text(WIDE.replace("OPTIMIZER", "bitsandbytes.optim").replace("KIND", "AdamW8bit"), encoding="utf-8")
+    found = {change["name"]: change for change in json.loads(capsys.readouterr().out)["changes"]}[
+        "8-bit AdamW"
+    ]
+    path.write_text(
+        WIDE.replace("OPTIMIZER", "bitsandbytes.optim").replace("KIND", "AdamW8bit"),
+        encoding="utf-8",
+    )
     by_hand = replay_trace(trace_script(Script(str(path)))).peak_reserved_bytes
     assert (found["known_by"], found["after_bytes"]) == ("second trace", by_hand)
 
@@ -648,11 +790,15 @@ def test_a_script_is_followed_through_its_first_evaluation_when_asked(tmp_path, 
     batch, hidden = 50_000 * 64 * 4, 50_000 * 256 * 4
     assert plain.peak_bytes < batch and whole.peak_bytes > batch + 2 * hidden
     assert [i.total_bytes for i in whole.instants[: len(plain.instants) - 2]] == [
-        i.total_bytes for i in plain.instants[:-2]]
+        i.total_bytes for i in plain.instants[:-2]
+    ]
     assert main(["report", str(path), "--until", "eval", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["allocated_bytes"] >= whole.peak_bytes
     assert main(["report", "train:build", "--until", "eval"]) == 2
-    assert "--until, --vary and --ranks run a script such as train.py, not 'train:build'" in capsys.readouterr().err
+    assert (
+        "--until, --vary and --ranks run a script such as train.py, not 'train:build'"
+        in capsys.readouterr().err
+    )
     path.write_text(EVALUATED.replace("model.eval()", "break"), encoding="utf-8")
     assert main(["report", str(path), "--until", "eval"]) == 2
     assert "train.py ended without an evaluation" in capsys.readouterr().err.splitlines()[-1]

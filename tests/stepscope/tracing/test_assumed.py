@@ -21,11 +21,18 @@ def mask_of(device, num_true=ROWS):
 
 def masked(device):
     net = nn.Linear(32, 32, device=device)
-    return lambda: net(torch.randn(64, 32, device=device))[mask_of(device)].square().sum().backward()
+    return lambda: (
+        net(torch.randn(64, 32, device=device))[mask_of(device)].square().sum().backward()
+    )
 
 
 def selected(device):
-    return lambda: torch.randn(64, device=device, requires_grad=True).masked_select(mask_of(device)).sum().backward()
+    return lambda: (
+        torch.randn(64, device=device, requires_grad=True)
+        .masked_select(mask_of(device))
+        .sum()
+        .backward()
+    )
 
 
 def routed(device):
@@ -52,14 +59,22 @@ def branched(device):
 
 def sliced(device):
     net = nn.Linear(32, 32, device=device)
-    return lambda: net(torch.randn(64, 32, device=device)[: mask_of(device).sum()]).square().sum().backward()
+    return lambda: (
+        net(torch.randn(64, 32, device=device)[: mask_of(device).sum()]).square().sum().backward()
+    )
 
 
 def counted(device):
     net = nn.Linear(32, 32, device=device)
     weights = torch.rand(64, device=device)
-    return lambda: (net(torch.randn(ROWS, 32, device=device)).sum(1) * torch.bincount(
-        torch.arange(64, device=device) % ROWS, weights)).sum().backward()
+    return lambda: (
+        (
+            net(torch.randn(ROWS, 32, device=device)).sum(1)
+            * torch.bincount(torch.arange(64, device=device) % ROWS, weights)
+        )
+        .sum()
+        .backward()
+    )
 
 
 PROGRAMS = [masked, selected, routed, branched, sliced]
@@ -87,14 +102,21 @@ def test_a_program_traced_with_its_own_number_takes_what_a_run_takes(program):
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_it_is_traced_by_cudas_rules_as_well(program):
     line = line_asked_for(program, "cuda")
-    few, many = (trace_script(lambda: program("cuda"), assume={line: number}).peak_bytes for number in (1, 64))
+    few, many = (
+        trace_script(lambda: program("cuda"), assume={line: number}).peak_bytes
+        for number in (1, 64)
+    )
     assert few < many or program in (branched, selected) and few <= many
 
 
 @pytest.mark.parametrize(
     "bad, words",
-    [({"train.py": 8}, "no line such as"), ({"train.py:4": -1}, "zero or more"), ({"train.py:4": "8"}, "zero or more"),
-     ({"train.py:4": 8}, "nothing on train.py:4 asked for values")],
+    [
+        ({"train.py": 8}, "no line such as"),
+        ({"train.py:4": -1}, "zero or more"),
+        ({"train.py:4": "8"}, "zero or more"),
+        ({"train.py:4": 8}, "nothing on train.py:4 asked for values"),
+    ],
 )
 def test_an_assumption_that_cannot_be_used_is_refused(bad, words):
     with pytest.raises(ValueError, match=words):
@@ -151,5 +173,7 @@ def test_no_number_is_offered_where_none_can_answer():
         data = torch.randn(5, 4, 8)
         return lambda: torch.repeat_interleave(data.flatten().long())
 
-    with pytest.raises(NeedsValues, match=r"test_assumed.py:\d+ .*repeat_interleave.* use measure_memory$"):
+    with pytest.raises(
+        NeedsValues, match=r"test_assumed.py:\d+ .*repeat_interleave.* use measure_memory$"
+    ):
         trace_script(build, device="cpu")

@@ -8,7 +8,9 @@ from torch import nn
 from stepscope.tracing.cuda import pretend_cuda_for_script
 from stepscope.tracing.trace import trace_script
 
-KIT = kit_tests("tracing/test_cuda.py", trace_memory=trace_script, pretend_cuda=pretend_cuda_for_script)
+KIT = kit_tests(
+    "tracing/test_cuda.py", trace_memory=trace_script, pretend_cuda=pretend_cuda_for_script
+)
 globals().update(KIT.tests)
 
 
@@ -20,7 +22,9 @@ def test_a_program_sees_a_card():
         assert tensor.to("cuda:0") is tensor and tensor.cuda() is tensor
         assert torch.tensor([1, 2]).is_cuda and not torch.tensor(0.5).is_cuda
         assert torch.ones(2, device=tensor.device).is_cuda and tensor.new_zeros(3).is_cuda
-        assert not torch.zeros(2, device="cpu").is_cuda and torch.zeros(2, device="cpu").to(0).is_cuda
+        assert (
+            not torch.zeros(2, device="cpu").is_cuda and torch.zeros(2, device="cpu").to(0).is_cuda
+        )
         assert nn.Linear(2, 2).cuda().weight.is_cuda
         assert torch.optim.AdamW([nn.Parameter(tensor)], fused=True).defaults["fused"]
     assert not torch.zeros(2).is_cuda
@@ -30,7 +34,10 @@ def test_what_a_program_asks_of_the_card_is_answered():
     with pretend_cuda_for_script():
         torch.cuda.reset_peak_memory_stats()
         weight = nn.Linear(3, 2).weight
-        assert str(weight) == "Parameter containing:\ntensor(..., device='cuda:0', size=(2, 3), requires_grad=True)"
+        assert (
+            str(weight)
+            == "Parameter containing:\ntensor(..., device='cuda:0', size=(2, 3), requires_grad=True)"
+        )
     assert str(torch.zeros(2)) == "tensor([0., 0.])"
 
 
@@ -64,7 +71,10 @@ def test_what_reads_or_sets_a_real_allocator_changes_no_trace(call):
 @pytest.mark.parametrize(
     "call, words",
     [
-        (lambda: torch.cuda.get_device_properties(0).total_memory, "total_memory; write the number of the card"),
+        (
+            lambda: torch.cuda.get_device_properties(0).total_memory,
+            "total_memory; write the number of the card",
+        ),
         (lambda: torch.cuda.CUDAGraph(), "torch.cuda.CUDAGraph; trace the step without it"),
     ],
 )
@@ -100,7 +110,9 @@ def test_data_made_on_the_card_are_counted_and_forgotten_with_their_bytes(make):
 
         return step
 
-    births = [event.num_bytes for event in trace_script(build, steps=1).events if event.num_bytes > 0]
+    births = [
+        event.num_bytes for event in trace_script(build, steps=1).events if event.num_bytes > 0
+    ]
     assert births.count(4000) == 50
 
 
@@ -137,21 +149,31 @@ def test_a_library_that_build_imports_sees_the_build_of_torch_that_is_there(tmp_
 
 def test_a_generator_of_the_card_draws_nothing_and_says_where_it_is():
     def build(draws):
-        generator = torch.Generator(device=torch.device("cuda", 0)).manual_seed(3) if draws else None
+        generator = (
+            torch.Generator(device=torch.device("cuda", 0)).manual_seed(3) if draws else None
+        )
         assert not draws or generator.device.type == "cuda"
-        assert torch.Generator | None and isinstance(torch.default_generator, torch.Generator)  # as libraries ask
+        # as libraries ask
+        assert torch.Generator | None and isinstance(torch.default_generator, torch.Generator)
         weight = torch.empty(64, 64, device="cuda").normal_(generator=generator)
         weight.uniform_(generator=generator)
         torch.nn.init.kaiming_normal_(weight, generator=generator)
-        return lambda: torch.multinomial(torch.rand(4, 64, device="cuda", generator=generator), 2, generator=generator)
+        return lambda: torch.multinomial(
+            torch.rand(4, 64, device="cuda", generator=generator), 2, generator=generator
+        )
 
-    assert trace_script(lambda: build(True)).peak_bytes == trace_script(lambda: build(False)).peak_bytes
+    assert (
+        trace_script(lambda: build(True)).peak_bytes
+        == trace_script(lambda: build(False)).peak_bytes
+    )
     assert torch.Generator is torch._C.Generator
 
 
 WAYS_TO_A_CARD = {
-    "to a name": lambda module: module.to("cuda"), "cuda": lambda module: module.cuda(),
-    "cuda of a number": lambda module: module.cuda(0), "to a number": lambda module: module.to(0),
+    "to a name": lambda module: module.to("cuda"),
+    "cuda": lambda module: module.cuda(),
+    "cuda of a number": lambda module: module.cuda(0),
+    "to a number": lambda module: module.to(0),
     "to a device": lambda module: module.to(device=torch.device("cuda", 0)),
     "to a tensor": lambda module: module.to(torch.ones(1, device="cuda")),
 }
@@ -172,11 +194,14 @@ def test_four_bit_weights_are_made_as_they_are_moved_to_the_card(way):
     bitsandbytes = pytest.importorskip("bitsandbytes")
 
     def build():
-        layer = bitsandbytes.nn.Linear4bit(256, 512, bias=False, compress_statistics=False, device="cpu")
+        layer = bitsandbytes.nn.Linear4bit(
+            256, 512, bias=False, compress_statistics=False, device="cpu"
+        )
         layer = WAYS_TO_A_CARD[way](layer)
         return lambda: layer(torch.ones(2, 256, device="cuda", requires_grad=True)).sum().backward()
 
     timeline = trace_script(build)
     assert timeline.at("init").weights == 256 * 512 // 2
     scales = timeline.at("init").total_bytes - timeline.at("init").weights
-    assert 4 * 256 * 512 // 64 <= scales < 4 * 256 * 512 // 64 + 2048  # one a block of 64, and the map of codes
+    # one a block of 64, and the map of codes
+    assert 4 * 256 * 512 // 64 <= scales < 4 * 256 * 512 // 64 + 2048

@@ -1,6 +1,5 @@
 """The host's memory in a trace of a card: what it is for the program, and that it takes none here."""
 
-
 import psutil
 import pytest
 import torch
@@ -62,7 +61,10 @@ def test_what_is_on_the_host_is_like_a_copy_there(width):
             host.add_(empty).mul_(2)
             y = host.to("cuda")
             x.copy_(host)
-            told = [(t.device.type, t.is_cuda, tuple(t.shape), t.stride(), t.dtype) for t in (host, empty, host * 2)]
+            told = [
+                (t.device.type, t.is_cuda, tuple(t.shape), t.stride(), t.dtype)
+                for t in (host, empty, host * 2)
+            ]
             seen.append((told, host.pin_memory().is_contiguous(), str(y.device), host.sum().item()))
 
         return step
@@ -72,7 +74,11 @@ def test_what_is_on_the_host_is_like_a_copy_there(width):
     ((told, is_contiguous, device, value),) = seen
     assert told == [("cpu", False, tuple(real.shape), real.stride(), real.dtype)] * 3
     assert (is_contiguous, device, value) == (False, "cuda:0", 1.0)
-    born = [event.num_bytes for event in timeline.events if event.num_bytes > 0 and event.phase == "forward"]
+    born = [
+        event.num_bytes
+        for event in timeline.events
+        if event.num_bytes > 0 and event.phase == "forward"
+    ]
     assert born == [4 * width * width], "nothing but the copy that came back, no scratch of the sum"
 
 

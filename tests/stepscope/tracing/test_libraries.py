@@ -14,13 +14,17 @@ from stepscope.tracing.trace import trace_script
 def program(function, *shape, dtype=torch.float32):
     def build():
         w = nn.Parameter(torch.randn(shape).to(dtype))
-        return training(nn.ParameterList([w]), lambda: function(w).float().abs().sum(), torch.optim.SGD)
+        return training(
+            nn.ParameterList([w]), lambda: function(w).float().abs().sum(), torch.optim.SGD
+        )
 
     return build
 
 
 OTHERS = {
-    "aten.convolution, aten.convolution_backward": lambda w: nn.functional.conv2d(w, w[:1, :, :3, :3]),
+    "aten.convolution, aten.convolution_backward": lambda w: nn.functional.conv2d(
+        w, w[:1, :, :3, :3]
+    ),
     "aten._linalg_svd": linalg.svdvals,
     "aten.linalg_inv_ex": linalg.inv,
     "aten.native_batch_norm": lambda w: nn.functional.batch_norm(w, None, None, training=True),

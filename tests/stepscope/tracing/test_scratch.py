@@ -32,16 +32,24 @@ def test_inference_mode_hides_no_operation_and_keeps_no_cast():
 
         events = trace_script(build, steps=1).events
         counts[mode] = [
-            (event.op, event.num_bytes) for event in events if event.num_bytes > 0 and event.phase != "init"
+            (event.op, event.num_bytes)
+            for event in events
+            if event.num_bytes > 0 and event.phase != "init"
         ]
     assert not any("einsum" in op for op, _ in counts[torch.inference_mode])
-    casts = {m: [op for op, _ in found].count("aten._to_copy.default") for m, found in counts.items()}
+    casts = {
+        m: [op for op, _ in found].count("aten._to_copy.default") for m, found in counts.items()
+    }
     assert casts == {torch.no_grad: 3, torch.inference_mode: 4}
 
 
 def test_lengths_that_nobody_knows_are_refused_with_the_line():
     def build():
-        return lambda: pack_padded_sequence(torch.ones(5, 4, 8, device="cuda"), torch.randn(4).long())
+        return lambda: pack_padded_sequence(
+            torch.ones(5, 4, 8, device="cuda"), torch.randn(4).long()
+        )
 
-    with pytest.raises(NotImplementedError, match=r"test_scratch.py:\d+ .*pack_padded_sequence.*device=\"cpu\""):
+    with pytest.raises(
+        NotImplementedError, match=r"test_scratch.py:\d+ .*pack_padded_sequence.*device=\"cpu\""
+    ):
         trace_script(build)

@@ -47,7 +47,9 @@ def test_a_value_is_finite_with_one_warning(device):
 
         def step():
             loss = model(torch.ones(2, 4, device=device)).sum()
-            seen.extend((loss.item(), float(loss), loss.tolist(), loss.detach().cpu().numpy().item()))
+            seen.extend(
+                (loss.item(), float(loss), loss.tolist(), loss.detach().cpu().numpy().item())
+            )
             seen.append(float(f"{loss:.3f}"))
             loss.backward()
 
@@ -66,16 +68,28 @@ def masks(device):
     mask[:, 4:] = 0  # through a view
     yield bool(mask.all()), mask.sum().item(), f"{mask.mean():.3f}"
     yield mask.nonzero().shape, mask[mask > 0].shape, torch.masked_select(mask, mask > 0).shape
-    wide = torch.rand(2, 4, 6, device=device)  # of which nobody knows the values, but the mask's are known
-    yield wide[:, mask > 0].shape, wide[0][mask.bool()].shape, torch.masked_select(wide, mask > 0).shape
+    # nobody knows the values of this one, but the mask's are known
+    wide = torch.rand(2, 4, 6, device=device)
+    yield (
+        wide[:, mask > 0].shape,
+        wide[0][mask.bool()].shape,
+        torch.masked_select(wide, mask > 0).shape,
+    )
     ends = torch.full((4,), 6, device=device)
     ends[mask[:, 0] == 0] = mask.argmax(1)[mask[:, 0] == 0]  # of no row
     yield ends.tolist()
     yield [rate.item() for rate in torch.linspace(0, 0.1, 3, device=device)]
-    yield torch.tensor([3, 1, 2], device=device).sort()[0].tolist(), int(torch.arange(5, device=device)[3])
+    yield (
+        torch.tensor([3, 1, 2], device=device).sort()[0].tolist(),
+        int(torch.arange(5, device=device)[3]),
+    )
     count = torch.zeros((), device=device)
     count += 1
-    yield float(count), torch.full_like(mask, 7)[0, 0].item(), (mask.cumsum(-1)[:, -1] == 4).all().item()
+    yield (
+        float(count),
+        torch.full_like(mask, 7)[0, 0].item(),
+        (mask.cumsum(-1)[:, -1] == 4).all().item(),
+    )
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -181,7 +195,11 @@ def test_workers_of_a_loader_fill_a_card_as_one_process_does():
         def build():
             data = torch.utils.data.TensorDataset(torch.randn(64, 8, device="cpu"))
             loader = torch.utils.data.DataLoader(
-                data, batch_size=8, num_workers=workers, persistent_workers=workers > 0, timeout=workers
+                data,
+                batch_size=8,
+                num_workers=workers,
+                persistent_workers=workers > 0,
+                timeout=workers,
             )
             model = torch.nn.Linear(8, 1024, device="cuda")
 
@@ -215,11 +233,15 @@ def test_a_storage_that_is_emptied_and_filled_again_is_followed():
 
 @pytest.mark.parametrize(
     "run, said",
-    [(lambda x: nn.LSTM(8, 8, device="cuda")(x), "lstm"),
-     (lambda x: nn.Conv1d(5, 8, 3, device="cuda")(x), "convolution"),
-     (lambda x: x.cumprod(0), "cumprod"), (lambda x: torch.linalg.eigh(x[:, :, :5]), "linalg_eigh"),
-     (lambda x: torch.cdist(x, x), "cdist"), (lambda x: F.unfold(x[:, None], 2), "im2col"),
-     (torch.fft.fft2, "cuFFT")],
+    [
+        (lambda x: nn.LSTM(8, 8, device="cuda")(x), "lstm"),
+        (lambda x: nn.Conv1d(5, 8, 3, device="cuda")(x), "convolution"),
+        (lambda x: x.cumprod(0), "cumprod"),
+        (lambda x: torch.linalg.eigh(x[:, :, :5]), "linalg_eigh"),
+        (lambda x: torch.cdist(x, x), "cdist"),
+        (lambda x: F.unfold(x[:, None], 2), "im2col"),
+        (torch.fft.fft2, "cuFFT"),
+    ],
 )
 def test_what_a_real_kernel_takes_besides_is_said_once(run, said):
     with pytest.warns(UserWarning, match=said) as caught:
@@ -243,8 +265,13 @@ def test_a_long_trace_says_how_far_it_has_come(monkeypatch, device, capsys):
     assert said == []
     monkeypatch.setattr(module, "SECONDS_BETWEEN_WORDS", 0.0)
     trace_script(build, device=device, steps=3, say=said.append)
-    last = [[words for words in said if words.startswith(f"step {step} of 3, ")][-1] for step in (1, 2, 3)]
-    numbers = [int(re.search(r"([\d,]+) operations so far", words)[1].replace(",", "")) for words in last]
+    last = [
+        [words for words in said if words.startswith(f"step {step} of 3, ")][-1]
+        for step in (1, 2, 3)
+    ]
+    numbers = [
+        int(re.search(r"([\d,]+) operations so far", words)[1].replace(",", "")) for words in last
+    ]
     assert [b - a for a, b in itertools.pairwise(numbers)] == [10, 10]
     assert any(words.startswith("build: ") for words in said)
     monkeypatch.setattr("book.patience.tqdm", functools.partial(tqdm, disable=False))

@@ -25,8 +25,14 @@ def test_what_fits_is_told_by_the_one_rule(adapters):
     for card in CARDS.values():
         if card.vendor == "NVIDIA":
             adapters.set(card=card.name, micro_batch_size=4, seq_len=2048, dtype="float32")
-            whole = estimate_memory(replace(SEVEN_B, micro_batch_size=4, seq_len=2048)).for_step(2).peak_bytes
-            assert ("all, recomputed" in adapters.shown.words[0]) == (fit_on(card, whole).expected_bytes >= 0)
+            whole = (
+                estimate_memory(replace(SEVEN_B, micro_batch_size=4, seq_len=2048))
+                .for_step(2)
+                .peak_bytes
+            )
+            assert ("all, recomputed" in adapters.shown.words[0]) == (
+                fit_on(card, whole).expected_bytes >= 0
+            )
 
 
 def test_the_adapter_explorer_tells_what_is_kept(adapters):

@@ -1,6 +1,5 @@
 """The allocator lab without a browser: every control, and a card that fails."""
 
-
 import pytest
 
 from memkit.units import MIB, format_bytes
@@ -42,7 +41,9 @@ def test_expandable_segments_reserve_less_for_a_growing_sequence(lab):
     reserved = {}
     for expandable in (False, True):
         lab.set(story="a growing sequence", step=99, expandable=expandable)
-        reserved[expandable] = film_of("a growing sequence", expandable, None).state(13).reserved_bytes
+        reserved[expandable] = (
+            film_of("a growing sequence", expandable, None).state(13).reserved_bytes
+        )
         assert format_bytes(reserved[expandable]) in lab.shown.words[1]
     assert reserved[True] < reserved[False] / 2
 
@@ -50,7 +51,13 @@ def test_expandable_segments_reserve_less_for_a_growing_sequence(lab):
 def test_the_lab_opens_on_a_full_card_that_fails():
     lab = AllocatorLab()
     dies = Film(STORIES["a training step"](), capacity_bytes=96 * MIB).state(56).index
-    assert lab.value == {"story": "a training step", "step": dies, "expandable": False, "limited": True, "card_mib": 96}
+    assert lab.value == {
+        "story": "a training step",
+        "step": dies,
+        "expandable": False,
+        "limited": True,
+        "card_mib": 96,
+    }
     assert dies == 34 and f"Event {dies} of 56" in lab.summary
     assert "out of memory" in lab.summary and len(lab.shown.table) > 4
 
@@ -60,7 +67,13 @@ def test_slider_box_and_picture_end_where_the_story_does():
     step = lab.panel.controls["step"]
 
     def ends():
-        return step.slider.max, step.slider.value, step.box.value, lab.value["step"], lab.shown.chart.alt.split()[2]
+        return (
+            step.slider.max,
+            step.slider.value,
+            step.box.value,
+            lab.value["step"],
+            lab.shown.chart.alt.split()[2],
+        )
 
     assert ends() == (34, 34, 34, 34, "34")
     step.box.value = 50

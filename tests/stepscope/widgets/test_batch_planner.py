@@ -19,7 +19,10 @@ DDP = Layout(stage=0, dp_size=8)
 
 def test_it_opens_on_the_chapter_s_question():
     setup = TrainingSetup(
-        model=LLAMA_32_1B, precision=PURE_BF16, optimizer=OptimizerConfig(implementation="fused"), seq_len=8192
+        model=LLAMA_32_1B,
+        precision=PURE_BF16,
+        optimizer=OptimizerConfig(implementation="fused"),
+        seq_len=8192,
     )
     window = estimate_sharded(replace(setup, grad_accum_steps=2), DDP).for_step(2).peak_bytes
     fresh = BatchPlanner()
@@ -29,10 +32,15 @@ def test_it_opens_on_the_chapter_s_question():
 
 @pytest.mark.parametrize("size, fits", [(2, True), (4, False), (8, False)])
 def test_what_fits_is_told_by_the_one_rule(size, fits):
-    planner = BatchPlanner(micro_batch_size=size)  # on a card of 80 GB; 4 take 78 GiB, and a context is not in it
+    # on a card of 80 GB; 4 take 78 GiB, and a context is not in it
+    planner = BatchPlanner(micro_batch_size=size)
     setup = TrainingSetup(
-        model=LLAMA_32_1B, precision=PURE_BF16, optimizer=OptimizerConfig(implementation="fused"), seq_len=8192,
-        micro_batch_size=size, grad_accum_steps=2,
+        model=LLAMA_32_1B,
+        precision=PURE_BF16,
+        optimizer=OptimizerConfig(implementation="fused"),
+        seq_len=8192,
+        micro_batch_size=size,
+        grad_accum_steps=2,
     )
     fit = fit_on(CARDS["H100 SXM"], estimate_sharded(setup, DDP).for_step(2).peak_bytes)
     assert fit.is_expected is fits and str(fit) in planner.shown.words[0]

@@ -6,7 +6,9 @@ from memkit.widgets.explorer import Explorer
 from stepscope import widgets
 
 KIT = kit_tests(
-    "widgets/test_panels.py", "from memkit import widgets", "from stepscope import widgets",
+    "widgets/test_panels.py",
+    "from memkit import widgets",
+    "from stepscope import widgets",
     MOVABLE={"MemoryExplorer": {"lora_rank": 16}},
 )
 globals().update(KIT.tests)
@@ -14,5 +16,11 @@ panels = KIT.panels
 
 
 def test_all_explorers_are_here():
-    assert set(KIT.PANELS) == {"AdapterExplorer", "AllocatorLab", "MemoryExplorer", "PlanExplorer", "ShardingExplorer"}
+    assert set(KIT.PANELS) == {
+        "AdapterExplorer",
+        "AllocatorLab",
+        "MemoryExplorer",
+        "PlanExplorer",
+        "ShardingExplorer",
+    }
     assert all(issubclass(getattr(widgets, name), Explorer) for name in KIT.PANELS)

@@ -19,11 +19,17 @@ def plans():
 def test_each_plan_is_told_with_its_peak_its_price_and_the_command_that_prints_its_code(plans):
     found = plans_for("GPT-2 XL", "RTX 4090", 32768, 1024, 1)
     assert plans.shown.kept[1] == found.front
-    assert any("stepscope fit 'GPT-2 XL' --card 'RTX 4090' --tokens 32768" in words for words in plans.shown.words)
+    assert any(
+        "stepscope fit 'GPT-2 XL' --card 'RTX 4090' --tokens 32768" in words
+        for words in plans.shown.words
+    )
     for number, plan in enumerate(found.front, start=1):
         plans.set(plan=number)
         assert found.plans[plans.shown.chart.marked] == plan
-        assert plan.name in plans.shown.words[0] and format_bytes(plan.peak_bytes) in plans.shown.words[1]
+        assert (
+            plan.name in plans.shown.words[0]
+            and format_bytes(plan.peak_bytes) in plans.shown.words[1]
+        )
         assert all(words in plans.shown.words[2] for words in plan.gives_up)
 
 

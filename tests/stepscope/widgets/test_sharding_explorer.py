@@ -46,7 +46,10 @@ def test_the_chapter_s_four_experiments_find_what_it_says(explorer):
     assert f"fits on {fits[0]} ranks, with {zero_2['4'][1][:4]} GiB" in answers
     sent = [float(row["4"][4].split()[0]) for row in (zero_2, see(4)[1])]
     assert "ZeRO-2 sends {:.1f} GiB and ZeRO-3 sends {:.1f}".format(*sent) in answers
-    peaks = [float(see(512, recomputes=recomputes)[1]["512"][1].split()[0]) for recomputes in (False, True)]
+    peaks = [
+        float(see(512, recomputes=recomputes)[1]["512"][1].split()[0])
+        for recomputes in (False, True)
+    ]
     assert "from {:.1f} GiB to {:.1f}".format(*peaks) in answers
     for nics in (8, 1):
         for sequences in (4, 1):
@@ -74,8 +77,13 @@ def test_offload_needs_fsdp(explorer):
 
 def test_two_threads_draw_whole_pictures(explorer):
     """JupyterLab hands the messages of several widgets to threads of the kernel."""
-    alone = {recomputes: explorer.view(**{**explorer.state, "recomputes": recomputes}) for recomputes in (False, True)}
+    alone = {
+        recomputes: explorer.view(**{**explorer.state, "recomputes": recomputes})
+        for recomputes in (False, True)
+    }
     with ThreadPoolExecutor(2) as threads:
-        list(threads.map(lambda recomputes: explorer.set(recomputes=recomputes), [False, True] * 12))
+        list(
+            threads.map(lambda recomputes: explorer.set(recomputes=recomputes), [False, True] * 12)
+        )
     assert explorer.shown.words == alone[explorer.value["recomputes"]].words
     assert explorer.panel.picture.value == alone[explorer.value["recomputes"]].chart.html()

@@ -8,7 +8,12 @@ from training_loop import training
 from zoo.programs import MEASURE, Program
 
 SIDE, CLASSES = 64, 10
-BLOCKS = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256}
+BLOCKS = {
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 256,
+}
 
 
 def classifier(make, names_inputs=True):
@@ -24,16 +29,29 @@ def classifier(make, names_inputs=True):
 
 
 def vit():
-    return hf.ViTForImageClassification(hf.ViTConfig(image_size=SIDE, patch_size=16, num_labels=CLASSES, **BLOCKS))
+    return hf.ViTForImageClassification(
+        hf.ViTConfig(image_size=SIDE, patch_size=16, num_labels=CLASSES, **BLOCKS)
+    )
 
 
 def resnet():
-    sizes = {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1], "layer_type": "basic"}
+    sizes = {
+        "embedding_size": 16,
+        "hidden_sizes": [16, 32],
+        "depths": [1, 1],
+        "layer_type": "basic",
+    }
     return hf.ResNetForImageClassification(hf.ResNetConfig(num_labels=CLASSES, **sizes))
 
 
 def swin():
-    sizes = {"image_size": SIDE, "patch_size": 4, "embed_dim": 32, "depths": [1, 1], "num_heads": [2, 4]}
+    sizes = {
+        "image_size": SIDE,
+        "patch_size": 4,
+        "embed_dim": 32,
+        "depths": [1, 1],
+        "num_heads": [2, 4],
+    }
     return hf.SwinForImageClassification(hf.SwinConfig(window_size=4, num_labels=CLASSES, **sizes))
 
 
@@ -44,14 +62,20 @@ def convnext():
 
 def diffusion(device):
     net = diffusers.UNet2DConditionModel(
-        sample_size=16, block_out_channels=(32, 64), layers_per_block=1, cross_attention_dim=32, attention_head_dim=8,
-        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"), norm_num_groups=8,
+        sample_size=16,
+        block_out_channels=(32, 64),
+        layers_per_block=1,
+        cross_attention_dim=32,
+        attention_head_dim=8,
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
+        norm_num_groups=8,
         up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
     ).to(device)
     schedule = diffusers.DDPMScheduler(num_train_timesteps=100)
 
     def loss():
-        images, text = torch.randn(2, 4, 16, 16, device=device), torch.randn(2, 7, 32, device=device)
+        images = torch.randn(2, 4, 16, 16, device=device)
+        text = torch.randn(2, 7, 32, device=device)
         noise, times = torch.randn_like(images), torch.randint(0, 100, (2,), device=device)
         return F.mse_loss(net(schedule.add_noise(images, noise, times), times, text).sample, noise)
 
@@ -59,9 +83,16 @@ def diffusion(device):
 
 
 def segformer():
-    sizes = {"num_encoder_blocks": 2, "depths": [1, 1], "hidden_sizes": [16, 32], "num_attention_heads": [1, 2]}
+    sizes = {
+        "num_encoder_blocks": 2,
+        "depths": [1, 1],
+        "hidden_sizes": [16, 32],
+        "num_attention_heads": [1, 2],
+    }
     sizes |= {"sr_ratios": [4, 2], "patch_sizes": [7, 3], "strides": [4, 2], "mlp_ratios": [2, 2]}
-    return hf.SegformerForSemanticSegmentation(hf.SegformerConfig(num_labels=5, decoder_hidden_size=32, **sizes))
+    return hf.SegformerForSemanticSegmentation(
+        hf.SegformerConfig(num_labels=5, decoder_hidden_size=32, **sizes)
+    )
 
 
 def segmented(device):
@@ -72,8 +103,19 @@ def segmented(device):
 
 
 def series(device):
-    sizes = {"num_input_channels": 4, "context_length": 128, "prediction_length": 24, "patch_length": 8}
-    sizes |= {"patch_stride": 8, "d_model": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "ffn_dim": 128}
+    sizes = {
+        "num_input_channels": 4,
+        "context_length": 128,
+        "prediction_length": 24,
+        "patch_length": 8,
+    }
+    sizes |= {
+        "patch_stride": 8,
+        "d_model": 64,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+        "ffn_dim": 128,
+    }
     net = hf.PatchTSTForPrediction(hf.PatchTSTConfig(**sizes)).to(device).train()
     past, future = torch.randn(16, 128, 4, device=device), torch.randn(16, 24, 4, device=device)
     return training(net, lambda: net(past_values=past, future_values=future).loss)
@@ -81,10 +123,20 @@ def series(device):
 
 def flux(device):
     net = diffusers.FluxTransformer2DModel(
-        patch_size=1, in_channels=16, num_layers=1, num_single_layers=1, attention_head_dim=16, num_attention_heads=4,
-        joint_attention_dim=32, pooled_projection_dim=32, axes_dims_rope=(4, 4, 8),
+        patch_size=1,
+        in_channels=16,
+        num_layers=1,
+        num_single_layers=1,
+        attention_head_dim=16,
+        num_attention_heads=4,
+        joint_attention_dim=32,
+        pooled_projection_dim=32,
+        axes_dims_rope=(4, 4, 8),
     ).to(device)
-    places = {"txt_ids": torch.zeros(12, 3, device=device), "img_ids": torch.zeros(64, 3, device=device)}
+    places = {
+        "txt_ids": torch.zeros(12, 3, device=device),
+        "img_ids": torch.zeros(64, 3, device=device),
+    }
 
     def loss():
         noise, times = torch.randn(2, 64, 16, device=device), torch.rand(2, device=device)

@@ -9,14 +9,28 @@ from training_loop import training
 from zoo.programs import MEASURE, Program
 
 VOCAB, TOKENS, PADDED = 512, 32, 8
-SIZES = {"vocab_size": VOCAB, "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
-         "intermediate_size": 256, "max_position_embeddings": 66}
+SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 256,
+    "max_position_embeddings": 66,
+}
 GROUPED = SIZES | {"num_key_value_heads": 2}
 NEEDS = "needs the values of a tensor"
 
 
 def learning(
-    model, config, *, mask="", checkpointing=None, optimizer=torch.optim.AdamW, adapts=None, autocast=False, **inputs
+    model,
+    config,
+    *,
+    mask="",
+    checkpointing=None,
+    optimizer=torch.optim.AdamW,
+    adapts=None,
+    autocast=False,
+    **inputs,
 ):
     """A training loop around the model, with a mask of ones, one that pads, or none."""
 
@@ -53,11 +67,15 @@ def configured(kind, attention=None, **sizes):
 
 
 def lora(net):
-    return peft.get_peft_model(net, peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], lora_dropout=0.05))
+    return peft.get_peft_model(
+        net, peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], lora_dropout=0.05)
+    )
 
 
 def ia3(net):
-    return peft.get_peft_model(net, peft.IA3Config(target_modules=["v_proj"], feedforward_modules=[]))
+    return peft.get_peft_model(
+        net, peft.IA3Config(target_modules=["v_proj"], feedforward_modules=[])
+    )
 
 
 def llama(name, attention=None, refused=None, **choices):
@@ -67,14 +85,37 @@ def llama(name, attention=None, refused=None, **choices):
 
 
 GPT2 = {"vocab_size": VOCAB, "n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 64}
-T5 = {"vocab_size": VOCAB, "d_model": 128, "num_layers": 2, "num_heads": 4, "d_ff": 256, "d_kv": 32,
-      "decoder_start_token_id": 0}
-BART = {"vocab_size": VOCAB, "d_model": 128, "encoder_layers": 2, "decoder_layers": 2,
-        "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 256,
-        "decoder_ffn_dim": 256, "max_position_embeddings": 64}
-MOE = GROUPED | {"head_dim": 32, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
-NO_FLEX = {"cuda": "does not follow flex_attention", "cpu": "does not support backward on CPU",
-           "measured": "does not support backward on CPU"}
+T5 = {
+    "vocab_size": VOCAB,
+    "d_model": 128,
+    "num_layers": 2,
+    "num_heads": 4,
+    "d_ff": 256,
+    "d_kv": 32,
+    "decoder_start_token_id": 0,
+}
+BART = {
+    "vocab_size": VOCAB,
+    "d_model": 128,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 256,
+    "decoder_ffn_dim": 256,
+    "max_position_embeddings": 64,
+}
+MOE = GROUPED | {
+    "head_dim": 32,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+}
+NO_FLEX = {
+    "cuda": "does not follow flex_attention",
+    "cpu": "does not support backward on CPU",
+    "measured": "does not support backward on CPU",
+}
 
 PROGRAMS = [
     llama(""),
@@ -88,19 +129,52 @@ PROGRAMS = [
     llama(" with LoRA", mask="ones", adapts=lora),
     llama(" with IA3", adapts=ia3),
     llama(", FlexAttention", "flex_attention", NO_FLEX),
-    llama(", Adafactor of transformers", optimizer=functools.partial(hf.Adafactor, lr=None),
-          refused={"cuda": NEEDS, "cpu": NEEDS}),
+    llama(
+        ", Adafactor of transformers",
+        optimizer=functools.partial(hf.Adafactor, lr=None),
+        refused={"cuda": NEEDS, "cpu": NEEDS},
+    ),
     *(
-        Program(name=name, build=learning(model, configured(config, attention, **sizes), mask=mask),
-                warns=MEASURE if name == "Mamba" else "")
+        Program(
+            name=name,
+            build=learning(model, configured(config, attention, **sizes), mask=mask),
+            warns=MEASURE if name == "Mamba" else "",
+        )
         for name, model, config, sizes, mask, attention in (
-            ("Mixtral", hf.MixtralForCausalLM, hf.MixtralConfig, GROUPED | {"num_local_experts": 4}, "ones", None),
+            (
+                "Mixtral",
+                hf.MixtralForCausalLM,
+                hf.MixtralConfig,
+                GROUPED | {"num_local_experts": 4},
+                "ones",
+                None,
+            ),
             ("Qwen2", hf.Qwen2ForCausalLM, hf.Qwen2Config, GROUPED, "ones", None),
-            ("Qwen3", hf.Qwen3ForCausalLM, hf.Qwen3Config, GROUPED | {"head_dim": 32}, "pads", None),
+            (
+                "Qwen3",
+                hf.Qwen3ForCausalLM,
+                hf.Qwen3Config,
+                GROUPED | {"head_dim": 32},
+                "pads",
+                None,
+            ),
             ("Qwen3 MoE", hf.Qwen3MoeForCausalLM, hf.Qwen3MoeConfig, MOE, "", None),
-            ("Mistral", hf.MistralForCausalLM, hf.MistralConfig, GROUPED | {"sliding_window": 16}, "ones", None),
-            ("Gemma 2", hf.Gemma2ForCausalLM, hf.Gemma2Config,
-             GROUPED | {"head_dim": 32, "sliding_window": 16}, "", None),
+            (
+                "Mistral",
+                hf.MistralForCausalLM,
+                hf.MistralConfig,
+                GROUPED | {"sliding_window": 16},
+                "ones",
+                None,
+            ),
+            (
+                "Gemma 2",
+                hf.Gemma2ForCausalLM,
+                hf.Gemma2Config,
+                GROUPED | {"head_dim": 32, "sliding_window": 16},
+                "",
+                None,
+            ),
             ("Phi-3", hf.Phi3ForCausalLM, hf.Phi3Config, GROUPED | {"pad_token_id": 0}, "", None),
             ("GPT-2", hf.GPT2LMHeadModel, hf.GPT2Config, GPT2, "", None),
             ("GPT-2, eager attention", hf.GPT2LMHeadModel, hf.GPT2Config, GPT2, "", "eager"),
@@ -109,8 +183,14 @@ PROGRAMS = [
             ("RoBERTa", hf.RobertaForMaskedLM, hf.RobertaConfig, SIZES, "pads", None),
             ("T5", hf.T5ForConditionalGeneration, hf.T5Config, T5, "ones", None),
             ("BART", hf.BartForConditionalGeneration, hf.BartConfig, BART, "ones", None),
-            ("Mamba", hf.MambaForCausalLM, hf.MambaConfig,
-             {"vocab_size": VOCAB, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8}, "", None),
+            (
+                "Mamba",
+                hf.MambaForCausalLM,
+                hf.MambaConfig,
+                {"vocab_size": VOCAB, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8},
+                "",
+                None,
+            ),
         )
     ),
 ]

@@ -46,8 +46,15 @@ def by_trainer(device):
     net = hf.LlamaForCausalLM(hf.LlamaConfig(**GROUPED))
     rows = [{"input_ids": list(range(TOKENS)), "labels": list(range(TOKENS))}] * 4
     choices = hf.TrainingArguments(
-        tempfile.mkdtemp(), max_steps=2, per_device_train_batch_size=2, report_to=[], use_cpu=device == "cpu",
-        disable_tqdm=True, save_strategy="no", logging_strategy="no", dataloader_pin_memory=False,
+        tempfile.mkdtemp(),
+        max_steps=2,
+        per_device_train_batch_size=2,
+        report_to=[],
+        use_cpu=device == "cpu",
+        disable_tqdm=True,
+        save_strategy="no",
+        logging_strategy="no",
+        dataloader_pin_memory=False,
     )
     return hf.Trainer(net, choices, train_dataset=rows).train
 
@@ -86,7 +93,9 @@ def fully_sharded(device, **choices):
 def tensor_parallel(device):
     one_rank()
     net, mesh = stack(device), init_device_mesh(device, (NUM_RANKS,))
-    plan = {f"{number}.0": RowwiseParallel() if number % 2 else ColwiseParallel() for number in range(4)}
+    plan = {
+        f"{number}.0": RowwiseParallel() if number % 2 else ColwiseParallel() for number in range(4)
+    }
     return loop(parallelize_module(net, mesh, plan), device)
 
 
@@ -94,11 +103,20 @@ IN_BF16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.fl
 PROGRAMS = [
     Program(name="Accelerate's loop", build=accelerated),
     Program(name="Hugging Face's Trainer", build=by_trainer),
-    Program(name="DDP, one rank of 8", build=data_parallel,
-            refused={"cpu": "does not follow DDP's reducer"}),
+    Program(
+        name="DDP, one rank of 8",
+        build=data_parallel,
+        refused={"cpu": "does not follow DDP's reducer"},
+    ),
     Program(name="FSDP2, one rank of 8", build=fully_sharded),
-    Program(name="FSDP2 in bf16, one rank of 8", build=functools.partial(fully_sharded, mp_policy=IN_BF16),
-            warns=MEASURE),
-    Program(name="FSDP2, kept gathered", build=functools.partial(fully_sharded, reshard_after_forward=False)),
+    Program(
+        name="FSDP2 in bf16, one rank of 8",
+        build=functools.partial(fully_sharded, mp_policy=IN_BF16),
+        warns=MEASURE,
+    ),
+    Program(
+        name="FSDP2, kept gathered",
+        build=functools.partial(fully_sharded, reshard_after_forward=False),
+    ),
     Program(name="tensor parallel, one rank of 8", build=tensor_parallel),
 ]

@@ -56,10 +56,13 @@ def translation(device):
 
 def recurrent(device):
     net = nn.LSTM(64, 128, 2, batch_first=True, dropout=0.1).to(device)
-    return training(net, lambda: net(torch.randn(4, 16, 64, device=device))[0].pow(2).mean(), optim.Adam)
+    return training(
+        net, lambda: net(torch.randn(4, 16, 64, device=device))[0].pow(2).mean(), optim.Adam
+    )
 
 
-COMPILED, ONE_KERNEL = "a compiled function is traced as the code", "workspace that a compiled step takes"
+COMPILED = "a compiled function is traced as the code"
+ONE_KERNEL = "workspace that a compiled step takes"
 REFUSED = dict.fromkeys(("cuda", "cpu"), "needs the values of a tensor")
 
 PROGRAMS = [
@@ -78,21 +81,50 @@ PROGRAMS = [
             ("Adagrad", optim.Adagrad),
         )
     ),
-    Program(name="torchao's AdamW8bit", build=updated_by(torchao.optim.AdamW8bit), warns=ONE_KERNEL, off="−27.5 %",
-            compiles=True),
-    Program(name="torchao's AdamW4bit", build=updated_by(torchao.optim.AdamW4bit), warns=ONE_KERNEL, off="−58.1 %",
-            compiles=True),
-    Program(name="torchao's AdamWFp8", build=updated_by(torchao.optim.AdamWFp8), warns=ONE_KERNEL, off="0.00 %",
-            compiles=True),
+    Program(
+        name="torchao's AdamW8bit",
+        build=updated_by(torchao.optim.AdamW8bit),
+        warns=ONE_KERNEL,
+        off="−27.5 %",
+        compiles=True,
+    ),
+    Program(
+        name="torchao's AdamW4bit",
+        build=updated_by(torchao.optim.AdamW4bit),
+        warns=ONE_KERNEL,
+        off="−58.1 %",
+        compiles=True,
+    ),
+    Program(
+        name="torchao's AdamWFp8",
+        build=updated_by(torchao.optim.AdamWFp8),
+        warns=ONE_KERNEL,
+        off="0.00 %",
+        compiles=True,
+    ),
     Program(name="Muon", build=updated_by(optim.Muon, has_bias=False), warns=MEASURE),
-    Program(name="LBFGS", build=updated_by(functools.partial(optim.LBFGS, max_iter=3), closure=True),
-            warns="traced as if it took every iteration", off="+7.1 %"),
-    Program(name="LBFGS, a line search", refused=REFUSED,
-            build=updated_by(functools.partial(optim.LBFGS, line_search_fn="strong_wolfe"), closure=True)),
+    Program(
+        name="LBFGS",
+        build=updated_by(functools.partial(optim.LBFGS, max_iter=3), closure=True),
+        warns="traced as if it took every iteration",
+        off="+7.1 %",
+    ),
+    Program(
+        name="LBFGS, a line search",
+        refused=REFUSED,
+        build=updated_by(
+            functools.partial(optim.LBFGS, line_search_fn="strong_wolfe"), closure=True
+        ),
+    ),
     Program(name="GradScaler and clipping", build=updated_by(optim.AdamW, clips=True, scales=True)),
     *(
-        Program(name=f"torch.compile, {backend}", build=updated_by(optim.AdamW, backend=backend), warns=COMPILED,
-                off="0.00 %", compiles=backend == "inductor")
+        Program(
+            name=f"torch.compile, {backend}",
+            build=updated_by(optim.AdamW, backend=backend),
+            warns=COMPILED,
+            off="0.00 %",
+            compiles=backend == "inductor",
+        )
         for backend in ("eager", "aot_eager", "inductor")
     ),
 ]

@@ -39,7 +39,9 @@ def shuffled(device):
 
 
 def averaged(device):
-    net = nn.Sequential(nn.Linear(WIDTH, 256), nn.BatchNorm1d(256), nn.Linear(256, WIDTH)).to(device)
+    net = nn.Sequential(nn.Linear(WIDTH, 256), nn.BatchNorm1d(256), nn.Linear(256, WIDTH)).to(
+        device
+    )
     average = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.99), use_buffers=True)
     train = training(net, lambda: net(torch.randn(8, WIDTH, device=device)).pow(2).mean())
 
@@ -74,7 +76,9 @@ def layers_left_out(device):
 
 
 def image_net(device, mode):
-    net = nn.Sequential(nn.Conv2d(3, 64, 3), nn.Upsample(scale_factor=2, mode=mode), nn.Conv2d(64, 3, 1)).to(device)
+    net = nn.Sequential(
+        nn.Conv2d(3, 64, 3), nn.Upsample(scale_factor=2, mode=mode), nn.Conv2d(64, 3, 1)
+    ).to(device)
 
     def loss():
         with torch.autograd.detect_anomaly():
@@ -105,7 +109,9 @@ def streamed(device):
 def sparse(device):
     net = nn.Embedding(VOCAB, WIDTH, sparse=True).to(device)
     return training(
-        net, lambda: net(torch.randint(VOCAB, (8,), device=device)).pow(2).mean(), torch.optim.SparseAdam
+        net,
+        lambda: net(torch.randint(VOCAB, (8,), device=device)).pow(2).mean(),
+        torch.optim.SparseAdam,
     )
 
 
@@ -114,7 +120,11 @@ def by_func(device):
     weights = {name: value.detach() for name, value in net.named_parameters()}
 
     def loss(weights):
-        return torch.func.functional_call(net, weights, torch.randn(8, WIDTH, device=device)).pow(2).mean()
+        return (
+            torch.func.functional_call(net, weights, torch.randn(8, WIDTH, device=device))
+            .pow(2)
+            .mean()
+        )
 
     return lambda: torch.func.grad(loss)(weights)
 
@@ -124,14 +134,21 @@ def nested(device, layout):
 
     def loss():
         rows = [torch.randn(length, WIDTH) for length in (5, 9)]
-        return net(torch.nested.nested_tensor(rows, layout=layout, device=device)).values().pow(2).mean()
+        return (
+            net(torch.nested.nested_tensor(rows, layout=layout, device=device))
+            .values()
+            .pow(2)
+            .mean()
+        )
 
     return training(net, loss)
 
 
 def compressed(device):
     net = nn.Linear(WIDTH, WIDTH).to(device)
-    return training(net, lambda: (torch.eye(WIDTH, device=device).to_sparse_csr() @ net.weight).pow(2).mean())
+    return training(
+        net, lambda: (torch.eye(WIDTH, device=device).to_sparse_csr() @ net.weight).pow(2).mean()
+    )
 
 
 class Adjoint(torch.autograd.Function):
@@ -165,18 +182,29 @@ def adjoint(device):
 
     def loss():
         x = torch.randn(512, 64, device=device, requires_grad=True)
-        return F.mse_loss(Adjoint.apply(net, x, *net.parameters()), torch.zeros(512, 64, device=device))
+        return F.mse_loss(
+            Adjoint.apply(net, x, *net.parameters()), torch.zeros(512, 64, device=device)
+        )
 
     return training(net, loss)
 
 
 def spoken(device):
-    net = nn.ModuleList([nn.Conv1d(40, WIDTH, 3, 2, 1), nn.LSTM(WIDTH, WIDTH, batch_first=True), nn.Linear(WIDTH, 29)])
+    net = nn.ModuleList(
+        [
+            nn.Conv1d(40, WIDTH, 3, 2, 1),
+            nn.LSTM(WIDTH, WIDTH, batch_first=True),
+            nn.Linear(WIDTH, 29),
+        ]
+    )
     convolution, recurrent, head = net.to(device)
 
     def loss():
-        sound, letters = torch.randn(8, 40, 200, device=device), torch.randint(1, 29, (8, 20), device=device)
-        scores = head(recurrent(convolution(sound).transpose(1, 2))[0]).log_softmax(-1).transpose(0, 1)
+        sound = torch.randn(8, 40, 200, device=device)
+        letters = torch.randint(1, 29, (8, 20), device=device)
+        scores = (
+            head(recurrent(convolution(sound).transpose(1, 2))[0]).log_softmax(-1).transpose(0, 1)
+        )
         lengths = torch.full((8,), 100, device=device), torch.full((8,), 20, device=device)
         return F.ctc_loss(scores, letters, *lengths, zero_infinity=True)
 
@@ -195,7 +223,9 @@ def saved(device):
 
 
 def averaged_anew(device):
-    net = nn.Sequential(nn.Linear(WIDTH, 256), nn.BatchNorm1d(256), nn.Linear(256, WIDTH)).to(device)
+    net = nn.Sequential(nn.Linear(WIDTH, 256), nn.BatchNorm1d(256), nn.Linear(256, WIDTH)).to(
+        device
+    )
     average, rows = AveragedModel(net), [torch.randn(8, WIDTH, device="cpu") for _ in range(3)]
     train = training(net, lambda: net(torch.randn(8, WIDTH, device=device)).square().mean())
 
@@ -225,12 +255,16 @@ def folded(device):
 
 
 def packed(device):
-    net = nn.ModuleList([nn.Embedding(VOCAB, WIDTH), nn.LSTM(WIDTH, WIDTH, batch_first=True)]).to(device)
+    net = nn.ModuleList([nn.Embedding(VOCAB, WIDTH), nn.LSTM(WIDTH, WIDTH, batch_first=True)]).to(
+        device
+    )
     words, recurrent = net
 
     def loss():
         rows = words(torch.randint(VOCAB, (4, LENGTH), device=device))
-        out, _ = recurrent(pack_padded_sequence(rows, torch.tensor([LENGTH, 17, 9, 3]), batch_first=True))
+        out, _ = recurrent(
+            pack_padded_sequence(rows, torch.tensor([LENGTH, 17, 9, 3]), batch_first=True)
+        )
         return pad_packed_sequence(out, batch_first=True)[0].pow(2).mean()
 
     return training(net, loss)
@@ -239,7 +273,9 @@ def packed(device):
 def from_numpy(device):
     net = nn.Linear(WIDTH, WIDTH).to(device)
     data = torch.from_numpy(np.ones((2000, WIDTH), dtype=np.float32))
-    return training(net, lambda: net(data[torch.randint(2000, (8,), device="cpu")].to(device)).pow(2).mean())
+    return training(
+        net, lambda: net(data[torch.randint(2000, (8,), device="cpu")].to(device)).pow(2).mean()
+    )
 
 
 def whitened(device):
@@ -278,22 +314,53 @@ PROGRAMS = [
     Program(name="averaged weights of a BatchNorm", build=averaged, warns=MEASURE),
     Program(name="a policy of torch.distributions", build=policy),
     Program(name="layers left out by chance, a sum as loss", build=layers_left_out),
-    Program(name="nearest, looking for anomalies", build=lambda device: image_net(device, "nearest"), warns=MEASURE),
-    Program(name="bilinear, looking for anomalies", build=lambda device: image_net(device, "bilinear"), warns=MEASURE),
+    Program(
+        name="nearest, looking for anomalies",
+        build=lambda device: image_net(device, "nearest"),
+        warns=MEASURE,
+    ),
+    Program(
+        name="bilinear, looking for anomalies",
+        build=lambda device: image_net(device, "bilinear"),
+        warns=MEASURE,
+    ),
     Program(name="streams and timed events", build=streamed),
     Program(name="an adjoint of its own, a mean squared error", build=adjoint),
-    Program(name="CTC, lengths written down", build=spoken, refused={"cpu": "does not follow ctc_loss"}),
+    Program(
+        name="CTC, lengths written down", build=spoken, refused={"cpu": "does not follow ctc_loss"}
+    ),
     Program(name="a checkpoint each step", build=saved),
-    Program(name="averaged weights, their BatchNorm counted anew", build=averaged_anew, warns=MEASURE),
-    Program(name="an orthogonal weight", build=orthogonal, refused=refused("allclose.default needs the values")),
+    Program(
+        name="averaged weights, their BatchNorm counted anew", build=averaged_anew, warns=MEASURE
+    ),
+    Program(
+        name="an orthogonal weight",
+        build=orthogonal,
+        refused=refused("allclose.default needs the values"),
+    ),
     Program(name="windows folded", build=folded, warns=MEASURE),
-    Program(name="packed rows", build=packed, refused={"cpu": "does not follow pad_packed_sequence"}),
+    Program(
+        name="packed rows", build=packed, refused={"cpu": "does not follow pad_packed_sequence"}
+    ),
     Program(name="rows of numpy's", build=from_numpy),
     Program(name="whitened and rotated", build=whitened, warns=MEASURE),
-    Program(name="the best state kept", build=best_kept, warns="may be missing. Say the value: assume"),
-    Program(name="gradients that are sparse", build=sparse, refused=refused("does not follow sparse tensors")),
-    Program(name="torch.func.grad", build=by_func, refused=refused("does not follow torch.func's transforms")),
-    Program(name="nested rows, jagged", build=lambda device: nested(device, torch.jagged),
-            refused=refused("does not follow nested tensors")),
+    Program(
+        name="the best state kept", build=best_kept, warns="may be missing. Say the value: assume"
+    ),
+    Program(
+        name="gradients that are sparse",
+        build=sparse,
+        refused=refused("does not follow sparse tensors"),
+    ),
+    Program(
+        name="torch.func.grad",
+        build=by_func,
+        refused=refused("does not follow torch.func's transforms"),
+    ),
+    Program(
+        name="nested rows, jagged",
+        build=lambda device: nested(device, torch.jagged),
+        refused=refused("does not follow nested tensors"),
+    ),
     Program(name="a matrix in CSR", build=compressed, refused=refused("does not follow")),
 ]

@@ -34,9 +34,14 @@ class Program:
 
     def row(self) -> str:
         """The program's line in README.md."""
-        cells = [f"refused: *{self.refused[way]}*" if way in self.refused else "runs" for way in WAYS]
+        cells = [
+            f"refused: *{self.refused[way]}*" if way in self.refused else "runs" for way in WAYS
+        ]
         if "cpu" not in self.refused and "measured" not in self.refused:
-            cells[1] = ", told: ".join(filter(None, (self.off, self.warns and f"*{self.warns}*"))) or "within 0.1 %"
+            cells[1] = (
+                ", told: ".join(filter(None, (self.off, self.warns and f"*{self.warns}*")))
+                or "within 0.1 %"
+            )
         return f"| {self.name} | {' | '.join(cells)} |"
 
 
@@ -55,9 +60,15 @@ def watched(program: Program, way: str) -> tuple[int | None, list[str]]:
         warnings.simplefilter("always")
         if way in program.refused:
             with pytest.raises((ValueError, RuntimeError), match=program.refused[way]):
-                measure_memory(build, device=device) if way == "measured" else trace_script(build, device=device)
+                measure_memory(build, device=device) if way == "measured" else trace_script(
+                    build, device=device
+                )
             return None, []
-        timeline = measure_memory(build, device=device) if way == "measured" else trace_script(build, device=device)
+        timeline = (
+            measure_memory(build, device=device)
+            if way == "measured"
+            else trace_script(build, device=device)
+        )
     assert timeline.at("zero_grad").weights > 0
     return timeline.peak_bytes, [str(warning.message) for warning in caught]
 
@@ -73,5 +84,9 @@ def check(program: Program) -> None:
     is_told = any(MEASURE in text for text in said)
     assert is_told == (program.warns == MEASURE), said
     if traced is not None and measured is not None and not is_told:
-        bound = abs(float(program.off.removesuffix(" %").replace("−", "-"))) / 100 + MORE if program.off else EXACT
+        bound = (
+            abs(float(program.off.removesuffix(" %").replace("−", "-"))) / 100 + MORE
+            if program.off
+            else EXACT
+        )
         assert abs(traced - measured) <= bound * measured, (traced, measured)

@@ -7,18 +7,33 @@ import pytest
 from zoo.programs import WAYS, check
 
 FAMILIES = ("plain", "language", "images", "more_images", "optimizers", "loops")
-NEEDS = {"plain": "", "language": "transformers peft", "images": "transformers diffusers",
-         "more_images": "torchvision timm", "optimizers": "torchao", "loops": "transformers accelerate"}
+NEEDS = {
+    "plain": "",
+    "language": "transformers peft",
+    "images": "transformers diffusers",
+    "more_images": "torchvision timm",
+    "optimizers": "torchao",
+    "loops": "transformers accelerate",
+}
 
 
 def programs_of(family: str) -> list:
     """The family's programs; none where a package of the extra ``zoo`` is missing."""
     for package in NEEDS[family].split():
         if importlib.util.find_spec(package) is None:
-            return [pytest.param(None, id=family, marks=pytest.mark.skip(f"{family} needs {package}: the extra zoo"))]
+            return [
+                pytest.param(
+                    None,
+                    id=family,
+                    marks=pytest.mark.skip(f"{family} needs {package}: the extra zoo"),
+                )
+            ]
     marks = {True: (pytest.mark.exhaustive,), False: ()}
     programs = importlib.import_module(f"zoo.{family}").PROGRAMS
-    return [pytest.param(program, id=program.name, marks=marks[program.compiles]) for program in programs]
+    return [
+        pytest.param(program, id=program.name, marks=marks[program.compiles])
+        for program in programs
+    ]
 
 
 ALL = [program for family in FAMILIES for program in programs_of(family)]
