@@ -124,7 +124,9 @@ def chapter_budgets(folder: Path = FOLDER) -> dict[str, int]:
         title = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
         found = DECLARED.search(title)
         if not found:
-            raise ValueError(f"{place_of(path)}: the title does not say how much GPU memory the chapter needs")
+            raise ValueError(
+                f"{place_of(path)}: the title does not say how much GPU memory the chapter needs"
+            )
         number = path.name.partition("_")[0]
         budgets[number] = max(budgets.get(number, 0), int(found[1] or 0) * GIB)
     if not budgets:

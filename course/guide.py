@@ -30,8 +30,29 @@ LONG = 200  # characters of a wrong answer, above which it is shown by what diff
 SYLLABI = {
     "workshop": ("0.1", "1.1", "1.3", "ex 1.a", "10.1"),
     "halfday": (
-        "0.1", "0.2", "1.1", "1.2", "1.3", "ex 1.a", "1.4", "2.1", "2.2", "3.1", "3.2", "ex 3.1", "4.1", "4.2", "4.3",
-        "ex 4.2", "5.1", "5.2", "5.3", "ex 5.2", "7.2", "7.4", "ex 7.2",
+        "0.1",
+        "0.2",
+        "1.1",
+        "1.2",
+        "1.3",
+        "ex 1.a",
+        "1.4",
+        "2.1",
+        "2.2",
+        "3.1",
+        "3.2",
+        "ex 3.1",
+        "4.1",
+        "4.2",
+        "4.3",
+        "ex 4.2",
+        "5.1",
+        "5.2",
+        "5.3",
+        "ex 5.2",
+        "7.2",
+        "7.4",
+        "ex 7.2",
     ),
 }
 """What two syllabi go through, in order: sections by the first words of their headings, and exercises."""
@@ -43,8 +64,13 @@ def notebook(chapter: int) -> dict:
 
 def texts(chapter: int) -> dict[Path, str]:
     """By notebook what stands in the chapter's own and in those of its exercises and of what goes further."""
-    read = {path: json.loads(path.read_text(encoding="utf-8"))["cells"] for path in family_of(CHAPTERS[chapter])}
-    return {path: "\n".join("".join(cell["source"]) for cell in cells) for path, cells in read.items()}
+    read = {
+        path: json.loads(path.read_text(encoding="utf-8"))["cells"]
+        for path in family_of(CHAPTERS[chapter])
+    }
+    return {
+        path: "\n".join("".join(cell["source"]) for cell in cells) for path, cells in read.items()
+    }
 
 
 def exercise_titles(chapter: int) -> dict[str, str]:
@@ -56,7 +82,9 @@ def exercise_titles(chapter: int) -> dict[str, str]:
 def home_of(exercise: str) -> Path:
     """The notebook in which an exercise stands, such as ``4.2``."""
     start = f"**Exercise {exercise} "
-    [path] = [path for path, text in texts(int(exercise.partition(".")[0])).items() if start in text]
+    [path] = [
+        path for path, text in texts(int(exercise.partition(".")[0])).items() if start in text
+    ]
     return path
 
 
@@ -65,7 +93,9 @@ def item(words: str) -> tuple[str, int]:
     if words.startswith("ex "):
         number = words[3:]
         text = texts(int(number.partition(".")[0]))[home_of(number)]
-        [minutes] = [int(m[1]) for m in EXERCISE.finditer(text) if m[0].startswith(f"**Exercise {number} ")]
+        [minutes] = [
+            int(m[1]) for m in EXERCISE.finditer(text) if m[0].startswith(f"**Exercise {number} ")
+        ]
         title, home = exercise_titles(int(number.partition(".")[0]))[number], home_of(number)
         place = f" (in [exercises](../chapters/{place_of(home)}))" if kind_of(home) else ""
         return f"exercise {number}, {title}{place}", minutes

@@ -29,7 +29,9 @@ LEFT_OUT = re.compile(
 def cells_of(words: str) -> list:
     """The cells of a section or an exercise of the syllabus, from its heading to the next one."""
     number, is_exercise = int(re.search(r"\d+", words)[0]), words.startswith("ex ")
-    cells = nbformat.read(home_of(words[3:]) if is_exercise else CHAPTERS[number], as_version=4).cells
+    cells = nbformat.read(
+        home_of(words[3:]) if is_exercise else CHAPTERS[number], as_version=4
+    ).cells
     if is_exercise:
         start = f"**Exercise {words[3:]} "
         return [new_markdown_cell(cell.source) for cell in cells if cell.source.startswith(start)]
@@ -52,7 +54,9 @@ def slides(name: str = "workshop"):
             cell.metadata = {"slideshow": {"slide_type": "subslide" if number else "slide"}}
             cell.metadata["tags"] = [FOLDED] * is_folded
             if cell.cell_type == "markdown":
-                cell.source = re.sub(r"\]\((\.\./)+figures/", f"]({ROOT.as_uri()}/figures/", cell.source)
+                cell.source = re.sub(
+                    r"\]\((\.\./)+figures/", f"]({ROOT.as_uri()}/figures/", cell.source
+                )
             made.append(cell)
     return new_notebook(cells=made, metadata={"title": "Where the bytes go: a workshop"})
 

@@ -59,7 +59,12 @@ def chapter_minutes(notebook: dict) -> tuple[int, int]:
 
 def exercise_minutes(notebook: dict) -> int:
     """What the headers of a notebook's exercises say, together."""
-    headers = [match for text, is_code in parts_of(notebook) if not is_code for match in EXERCISE.finditer(text)]
+    headers = [
+        match
+        for text, is_code in parts_of(notebook)
+        if not is_code
+        for match in EXERCISE.finditer(text)
+    ]
     return sum(int(match[1]) for match in headers if not match[2].rstrip().endswith("optional"))
 
 
@@ -68,7 +73,11 @@ def title_minutes(notebook: dict) -> str:
     reading, exercises = chapter_minutes(notebook)
     if " · Exercises: " in "".join(notebook["cells"][0]["source"]).partition("\n")[0]:
         return f"{exercises} minutes of exercises"
-    return f"{reading} minutes to read and run, {exercises} of exercises" if exercises else f"{reading} minutes"
+    return (
+        f"{reading} minutes to read and run, {exercises} of exercises"
+        if exercises
+        else f"{reading} minutes"
+    )
 
 
 def section_minutes(notebook: dict) -> dict[str, int]:
@@ -97,7 +106,10 @@ def with_minutes(notebook: dict) -> dict:
 def row_minutes(path: Path) -> str:
     """The minutes of a chapter as README's table has them: its reading, and its exercises wherever they stand."""
     family = [json.loads(member.read_text(encoding="utf-8")) for member in family_of(path)]
-    reading, exercises = chapter_minutes(family[0])[0], 5 * round(sum(map(exercise_minutes, family)) / 5)
+    reading, exercises = (
+        chapter_minutes(family[0])[0],
+        5 * round(sum(map(exercise_minutes, family)) / 5),
+    )
     return f"{reading} + {exercises}" if exercises else f"{reading}"
 
 
@@ -107,6 +119,8 @@ if __name__ == "__main__":
         notebook = with_minutes(json.loads(path.read_text(encoding="utf-8")))
         path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     for path in (path for path in notebooks() if not kind_of(path)):
-        row = re.compile(rf"(\(chapters/{path.name}\) \| .+ \| )\d+(?: \+ \d+)?( \|)$", re.MULTILINE)
+        row = re.compile(
+            rf"(\(chapters/{path.name}\) \| .+ \| )\d+(?: \+ \d+)?( \|)$", re.MULTILINE
+        )
         readme = row.sub(rf"\g<1>{row_minutes(path)}\2", readme)
     (ROOT / "README.md").write_text(readme, encoding="utf-8")

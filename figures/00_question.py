@@ -31,7 +31,9 @@ chart.line([(a, y(b)) for a, b in corners(forward, x)], stroke_width=1.8)
 chart.words(x(len(forward) / 2), y.start + 16, "forward of step 1", 12, anchor="middle")
 left = x(len(forward)) + 4
 chart.rect(left, y.end, x.end - left, y.start - y.end, ("#999999", "///"))
-chart.words((left + x.end) / 2, (y.start + y.end) / 2, "?", 64, anchor="middle", bold=True, boxed=True)
+chart.words(
+    (left + x.end) / 2, (y.start + y.end) / 2, "?", 64, anchor="middle", bold=True, boxed=True
+)
 chart.words((left + x.end) / 2, y.start + 16, "the rest of two steps", 12, anchor="middle")
-chart.alt = "Memory in the first forward of a small GPT-2, a rising line; what follows is hidden behind a question mark."
+chart.alt = "A rising line, memory in the first forward of a small GPT-2; what follows is hidden by a question mark."
 chart.write_files(Path(__file__).with_suffix(""))

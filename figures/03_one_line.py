@@ -29,5 +29,8 @@ chart.words(112, 162, "autocast", 13, anchor="end")
 chart.rect(x(0), 144, x(40) - x(0), 36, stroke="currentColor", stroke_dasharray="6 5")
 chart.words(x(20), 162, "?", 24, anchor="middle", bold=True)
 chart.line([(x(0), 60), (x(0), 184)], shade=GREY)
-chart.alt = f"Two bars of peak memory: float32 {at:.1f} GiB, of it {', '.join(words)}; autocast dashed, of unknown length."
+chart.alt = (
+    f"Two bars of peak memory: float32 {at:.1f} GiB, of it {', '.join(words)}; "
+    "autocast dashed, of unknown length."
+)
 chart.write_files(Path(__file__).with_suffix(""))

@@ -12,7 +12,12 @@ from memkit.recipes import AUTOCAST_BF16, FUSED_ADAMW
 from memkit.setup import TrainingSetup
 from memkit.units import GIB
 
-LINES = (("H100 SXM", "H100"), ("A100 SXM 40 GB", "A100 40 GB"), ("RTX 4090", "RTX 4090"), ("T4", "T4"))
+LINES = (
+    ("H100 SXM", "H100"),
+    ("A100 SXM 40 GB", "A100 40 GB"),
+    ("RTX 4090", "RTX 4090"),
+    ("T4", "T4"),
+)
 base = {"model": GPT2_LARGE, "micro_batch_size": 8, "seq_len": 1024, "optimizer": FUSED_ADAMW}
 autocast = base | {"precision": AUTOCAST_BF16}
 full = autocast | {"recomputation": "full"}
@@ -25,14 +30,18 @@ BARS = (
     (5, "and 8 times 1 sequence", full | {"micro_batch_size": 1, "grad_accum_steps": 8}),
     (6, "and FP8 by torchao: the same", full | {"micro_batch_size": 1, "grad_accum_steps": 8}),
 )
-"""Lesson, words and setup of each bar. torchao's FP8 keeps what bf16 keeps (lesson 06), so its bar is the one before."""
+"""Lesson, words and setup of each bar. torchao's FP8 keeps what bf16 keeps (lesson 06): the bar before."""
 sizes = [estimate_memory(TrainingSetup(**setup)).peak_bytes / GIB for _, _, setup in BARS]
 
 
 def so_far(lesson: int) -> Chart:
     """The bars up to a lesson; that lesson's own are filled in another colour."""
-    shown = [(of, words, size) for (of, words, _), size in zip(BARS, sizes, strict=True) if of <= lesson]
-    chart = Chart(800, 84 + 34 * len(shown), "The run so far: GPT-2 large, 8 × 1,024 tokens, peak of a step")
+    shown = [
+        (of, words, size) for (of, words, _), size in zip(BARS, sizes, strict=True) if of <= lesson
+    ]
+    chart = Chart(
+        800, 84 + 34 * len(shown), "The run so far: GPT-2 large, 8 × 1,024 tokens, peak of a step"
+    )
     x = Scale(low=0, high=96, start=212, end=790)
     bottom = 50 + 34 * len(shown)
     for card, label in LINES:
@@ -44,7 +53,9 @@ def so_far(lesson: int) -> Chart:
         chart.words(204, y + 13, words, 12, anchor="end")
         chart.bar(x(0), x(size), y + 13, 26, (OKABE_ITO[0] if of == lesson else "#999999", ""))
         chart.words(x(size) + 6, y + 13, f"{size:.1f} GiB", 12, bold=of == lesson, boxed=True)
-    chart.alt = "The run so far: " + "; ".join(f"{words} {size:.1f} GiB" for _, words, size in shown) + "."
+    chart.alt = (
+        "The run so far: " + "; ".join(f"{words} {size:.1f} GiB" for _, words, size in shown) + "."
+    )
     return chart
 
 

@@ -5,11 +5,11 @@ for ``Meter``, ``Transformer`` for ``GPT``, ``estimate_memory`` for ``peak_by_ha
 ``MyAutocast``, ``torch.utils.checkpoint`` for ``RunTwice`` and torchao's ``Float8Linear`` for ``Fp8Product``. A test
 holds each of them to the cell that writes it.
 
-    >>> large = GPT2_LARGE
-    >>> round(max(peak_by_hand(**large, batch=8, seq=1024).values()) / 2**30, 2)
+    >>> from torch._subclasses.fake_tensor import FakeTensorMode
+    >>> round(max(peak_by_hand(**GPT2_LARGE, batch=8, seq=1024).values()) / 2**30, 2)
     35.86
     >>> with FakeTensorMode(), Meter() as meter:
-    ...     two_steps(GPT(**large), batch=8, seq=1024)
+    ...     two_steps(GPT(**GPT2_LARGE), batch=8, seq=1024)
     >>> round(meter.peak / 2**30, 2)
     35.86
 """
@@ -20,7 +20,6 @@ from contextlib import nullcontext
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -108,15 +107,21 @@ def two_steps(model, batch, seq, around=nullcontext, micro_batches=1, optimizer=
         optimizer.zero_grad()
 
 
-def peak_by_hand(h, L, heads, batch, seq, v=50257, positions=1024, width=4, tied=True, foreach=False):
+def peak_by_hand(
+    h, L, heads, batch, seq, v=50257, positions=1024, width=4, tied=True, foreach=False
+):
     """Bytes of a GPT's training step at the three moments that can be its peak; a value takes ``width`` bytes."""
     tokens, table = batch * seq, v * h
     parameters = table * (1 if tied else 2) + positions * h + L * (12 * h * h + 13 * h) + 2 * h
     W = G = width * parameters
     S = 2 * W
-    block = 16 * width * tokens * h + (16 + 4 * heads) * tokens  # 16 values; norms' statistics, flash's sums
+    block = (
+        16 * width * tokens * h + (16 + 4 * heads) * tokens
+    )  # 16 values; norms' statistics, flash's sums
     logits = width * tokens * v
-    A = L * block + 2 * width * tokens * h + logits + 24 * tokens  # blocks, last norm, log-softmax, ids
+    A = (
+        L * block + 2 * width * tokens * h + logits + 24 * tokens
+    )  # blocks, last norm, log-softmax, ids
     return {
         "start of the backward": W + S + A + 2 * logits,
         "end of the backward": W + S + G + (2 * width * table if tied else 0),
@@ -125,7 +130,11 @@ def peak_by_hand(h, L, heads, batch, seq, v=50257, positions=1024, width=4, tied
 
 
 NARROW = {F.linear, torch.matmul, F.scaled_dot_product_attention}
-WIDE = {F.layer_norm, F.softmax, F.cross_entropy}  # CUDA's rule; a CPU leaves norm and softmax narrow
+WIDE = {
+    F.layer_norm,
+    F.softmax,
+    F.cross_entropy,
+}  # CUDA's rule; a CPU leaves norm and softmax narrow
 
 
 class MyAutocast(TorchFunctionMode):

@@ -26,12 +26,18 @@ def notebooks_of(chapter: str) -> list[Path]:
 @cache
 def texts_of(chapter: str) -> dict[str, str]:
     """Source by id of each cell of the chapter's notebooks; an id stands in one of them."""
-    return {cell["id"]: "".join(cell["source"]) for path in notebooks_of(chapter) for cell in cells_of(path)}
+    return {
+        cell["id"]: "".join(cell["source"])
+        for path in notebooks_of(chapter)
+        for cell in cells_of(path)
+    }
 
 
 def home_of(chapter: str, cell_id: str) -> Path:
     """The notebook of the chapter that has the cell."""
-    [path] = [path for path in notebooks_of(chapter) if cell_id in {cell["id"] for cell in cells_of(path)}]
+    [path] = [
+        path for path in notebooks_of(chapter) if cell_id in {cell["id"] for cell in cells_of(path)}
+    ]
     return path
 
 

@@ -115,8 +115,13 @@ def test_the_notebook_stage_runs_chapters_00_to_06_so():
     assert f"PYTHONPATH=$(CURDIR)/{FOLDER}" in stage.partition("\n\n")[0]
     assert "$(COMPARE) $(PART_ONE)" in stage.partition("\n\n")[0]
     shown = subprocess.run(
-        ["make", "--silent", "--eval", "shown: ; @echo $(PART_ONE)", "shown"], cwd=ROOT, check=True,
-        capture_output=True, text=True,
+        ["make", "--silent", "--eval", "shown: ; @echo $(PART_ONE)", "shown"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
     )
     wanted = [path for path in notebooks() if path.name[:2] in LESSONS]
-    assert sorted(shown.stdout.split()) == sorted(path.relative_to(ROOT).as_posix() for path in wanted)
+    assert sorted(shown.stdout.split()) == sorted(
+        path.relative_to(ROOT).as_posix() for path in wanted
+    )

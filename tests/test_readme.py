@@ -31,7 +31,14 @@ def test_the_table_lists_every_chapter_with_its_title_and_minutes():
     for path in sorted((ROOT / "chapters").glob("*.ipynb")):
         first = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
         number, title = re.match(r"# (\w+) · (.+)", first).groups()
-        wanted.append((f"{int(number):02d}" if number.isdigit() else number, title, path.name, row_minutes(path)))
+        wanted.append(
+            (
+                f"{int(number):02d}" if number.isdigit() else number,
+                title,
+                path.name,
+                row_minutes(path),
+            )
+        )
     assert rows == wanted, "if only minutes differ, run: python dev/minutes.py"
 
 

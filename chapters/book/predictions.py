@@ -1,9 +1,9 @@
-"""A guess before the answer, kept until the chapter's end: ``predict`` asks, ``compare_guesses`` sets both side by side.
+"""A guess before the answer, kept until the lesson's end: ``predict`` asks, ``compare_guesses`` sets both side by side
 
-    >>> predict("99-moons", "How many moons has Mars?", "0", "2", "14")
-    Your guess: How many moons has Mars? 0 · 2 · 14
-    >>> compare_guesses({"99-moons": "2"})
-    How many moons has Mars? You made no guess; it is 2.
+>>> predict("99-moons", "How many moons has Mars?", "0", "2", "14")
+Your guess: How many moons has Mars? 0 · 2 · 14
+>>> compare_guesses({"99-moons": "2"})
+How many moons has Mars? You made no guess; it is 2.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,9 @@ class Prediction:
         return " ".join((f"Your guess: {self.question}", " · ".join(self.choices))).strip()
 
     def _repr_mimebundle_(self, **_: object) -> dict:
-        shown = f"<p><b>Your guess.</b> {escape(self.question)} {escape(' · '.join(self.choices))}</p>"
+        shown = (
+            f"<p><b>Your guess.</b> {escape(self.question)} {escape(' · '.join(self.choices))}</p>"
+        )
         return {**self.view._repr_mimebundle_(), "text/html": shown, "text/plain": repr(self)}
 
 
@@ -65,7 +67,9 @@ def compare_guesses(answers: Mapping[str, str]) -> Text:
     lines = []
     for name, answer in answers.items():
         if name not in QUESTIONS:
-            raise ValueError(f"no guess {name!r} was asked for; run the cells above. Asked: {', '.join(QUESTIONS)}")
+            raise ValueError(
+                f"no guess {name!r} was asked for; run the cells above. Asked: {', '.join(QUESTIONS)}"
+            )
         asked = QUESTIONS[name]
         guessed = f"You said {asked.guess}" if asked.guess else "You made no guess"
         lines.append(f"{asked.question} {guessed}; it is {answer}.")

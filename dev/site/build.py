@@ -33,7 +33,9 @@ from memkit.widgets.step_film import SCRIPT
 from stepscope.experts import PUBLISHED_MODELS
 
 KINDS = {"": "the lesson", "exercises": "its exercises", "further": "what goes further"}
-OTHER_NAMES = {"04": "also called gradient checkpointing, activation checkpointing, rematerialization"}
+OTHER_NAMES = {
+    "04": "also called gradient checkpointing, activation checkpointing, rematerialization"
+}
 EMPTY_HEADER = re.compile("<th></th>")  # a corner of a table heads nothing
 # a question that needs its picture
 OF_THE_PICTURE = re.compile("(?:figure|picture) above|of the picture")
@@ -173,7 +175,9 @@ def run_line(page: Page, files: Files) -> str:
 def beside(page: Page) -> str:
     """A sentence that links the pages of a lesson and its companions, from each of them to the others."""
     links = [
-        f'<a href="{other.stem}.html">{KINDS[other.kind]}</a>' for other in page.family if other is not page
+        f'<a href="{other.stem}.html">{KINDS[other.kind]}</a>'
+        for other in page.family
+        if other is not page
     ]
     return f" Beside it: {' and '.join(links)}." if links else ""
 
@@ -181,7 +185,9 @@ def beside(page: Page) -> str:
 def families(pages: list[Page]) -> None:
     """Tell each page which others belong to its lesson; ``pages`` has companions behind their lesson."""
     for page in pages:
-        page.family = [other for other in pages if Path(other.notebook).name == Path(page.notebook).name]
+        page.family = [
+            other for other in pages if Path(other.notebook).name == Path(page.notebook).name
+        ]
 
 
 def turns(pages: list[Page]) -> dict[str, tuple[Page | None, Page | None]]:
@@ -257,7 +263,13 @@ def build(out: Path, site: str = "") -> None:
         if not page.kind and (other := OTHER_NAMES.get(page.stem[:2])):
             page.search.insert(0, (page.search[0][0], other, ""))
     sheets = handouts_page(sorted((ROOT / "chapters").glob("[0-9]*.ipynb")), files)
-    pages = [first_page(files, panels, chapters, site), *chapters, claims_page(files), questions_page(), sheets]
+    pages = [
+        first_page(files, panels, chapters, site),
+        *chapters,
+        claims_page(files),
+        questions_page(),
+        sheets,
+    ]
     panels.make()
     frame = jinja2.Environment(autoescape=False).from_string(
         (HERE / "page.html.j2").read_text(encoding="utf-8")
@@ -271,10 +283,18 @@ def build(out: Path, site: str = "") -> None:
             stem=page.stem,
             headings=page.headings,
             html=EMPTY_HEADER.sub("<td></td>", panels.finished(page.html)),
-            pages=[other for other in pages[1:] if not other.kind], family=page.family, kinds=KINDS,
-            before=before, after=after, version=memkit.__version__, live=panels,
-            description=escape(" ".join(page.question.split())[:150] or "A textbook about memory in training."),
-            cited=escape(cited_as()), card=f"{site}{card_of(page)}",
+            pages=[other for other in pages[1:] if not other.kind],
+            family=page.family,
+            kinds=KINDS,
+            before=before,
+            after=after,
+            version=memkit.__version__,
+            live=panels,
+            description=escape(
+                " ".join(page.question.split())[:150] or "A textbook about memory in training."
+            ),
+            cited=escape(cited_as()),
+            card=f"{site}{card_of(page)}",
         )
         (out / f"{page.stem}.html").write_text(html, encoding="utf-8")
     (out / "book.css").write_text(style(), encoding="utf-8")

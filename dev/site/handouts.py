@@ -27,7 +27,11 @@ NOTES = '<div class="notes"><h3>Notes</h3></div>'
 
 def cells_of(path: Path) -> dict[str, dict]:
     """The cells of a chapter, and of the notebooks beside it, by their ids."""
-    found = [cell for member in family_of(path) for cell in json.loads(member.read_text(encoding="utf-8"))["cells"]]
+    found = [
+        cell
+        for member in family_of(path)
+        for cell in json.loads(member.read_text(encoding="utf-8"))["cells"]
+    ]
     return {cell["id"]: cell for cell in found}
 
 

@@ -100,7 +100,9 @@ class StepFilm:
     def chart(self):
         """The still picture: the last step's areas, with the peak marked; the first step's alone if the film asks."""
         if self.asks:
-            return over_time_figure({f"{self.title}: the first": self.timeline}, step=1, marks_peak=False)
+            return over_time_figure(
+                {f"{self.title}: the first": self.timeline}, step=1, marks_peak=False
+            )
         last = max(event.step for event in self.timeline.events)
         return over_time_figure({self.title: self.timeline}, step=last)
 

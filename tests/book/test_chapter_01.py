@@ -54,14 +54,18 @@ def missing_gib(setup: TrainingSetup) -> float:
 
 
 def test_the_largest_micro_batch_of_4096_tokens():
-    plain, missing = re.search(r"2\. (\w+) sequences .*; at worst about (\d+) GiB are missing\.", found_text()).groups()
+    plain, missing = re.search(
+        r"2\. (\w+) sequences .*; at worst about (\d+) GiB are missing\.", found_text()
+    ).groups()
     assert largest_that_fits(LONG) == WORDS[plain]
     assert f"{missing_gib(replace(LONG, micro_batch_size=2)):.0f}" == missing
 
 
 def test_what_recomputation_buys():
     text = found_text("explorer-text")
-    plain, recomputed = re.search(r"1\. (\w+) sequences should fit; with recomputation, (\d+) should\.", text).groups()
+    plain, recomputed = re.search(
+        r"1\. (\w+) sequences should fit; with recomputation, (\d+) should\.", text
+    ).groups()
     again = replace(LONG, recomputation="full")
     assert largest_that_fits(LONG) == WORDS[plain] and largest_that_fits(again) == int(recomputed)
     worst = (

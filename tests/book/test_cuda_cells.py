@@ -95,19 +95,42 @@ def test_a_chapter_measures_in_its_body_and_shows_a_published_run_without_a_card
         and cell["cell_type"] == "code"
     ]
     texts = ["".join(each["source"]) for each in cells]
-    ends = (at for at, text in enumerate(texts) if re.search(r"^## Further|^\*\*Further\.\*\*", text, re.MULTILINE))
+    ends = (
+        at
+        for at, text in enumerate(texts)
+        if re.search(r"^## Further|^\*\*Further\.\*\*", text, re.MULTILINE)
+    )
     assert cells.index(cell) < next(ends, len(cells))  # a lesson's Further is a notebook of its own
-    assert "assert " in "".join(cell["source"]) and "nbval-ignore-output" in cell["metadata"]["tags"]
+    assert (
+        "assert " in "".join(cell["source"]) and "nbval-ignore-output" in cell["metadata"]["tags"]
+    )
     printed = "".join("".join(output.get("text", "")) for output in cell["outputs"])
-    assert len(cell["source"]) <= 36 and any(card in printed for card in ("B200", "H100", "A100", "Measured on a card"))
+    assert len(cell["source"]) <= 36 and any(
+        card in printed for card in ("B200", "H100", "A100", "Measured on a card")
+    )
 
 
 MISTAKES = {
-    "the weights are in bf16": ("01", "card-moments", '.to("cuda"), batch', '.to("cuda").bfloat16(), batch'),
+    "the weights are in bf16": (
+        "01",
+        "card-moments",
+        '.to("cuda"), batch',
+        '.to("cuda").bfloat16(), batch',
+    ),
     "another batch": ("01", "card-moments", '.to("cuda"), batch=2', '.to("cuda"), batch=3'),
-    "autocast is never on": ("03", "card-autocast", "enabled=precision.uses_autocast", "enabled=False"),
+    "autocast is never on": (
+        "03",
+        "card-autocast",
+        "enabled=precision.uses_autocast",
+        "enabled=False",
+    ),
     "no recomputation": ("04", "card-ways", "if names is not None:", "if False:"),
-    "a list that matches nothing": ("04", "card-ways", '("attention", "addmm")', '("attention", "mm")'),
+    "a list that matches nothing": (
+        "04",
+        "card-ways",
+        '("attention", "addmm")',
+        '("attention", "mm")',
+    ),
     "one piece for all": ("05", "card-pieces", "micro_batches=micro_batches)", "micro_batches=1)"),
     "half the tokens": ("06", "card-layer", "torch.ones(tokens, ", "torch.ones(tokens // 2, "),
 }
@@ -182,4 +205,6 @@ def test_a_cell_with_a_small_card_runs_on_a_pretend_card(cell_id):
 
 def test_no_chapter_says_that_it_needs_a_card():
     for path in notebooks():
-        assert "needs a CUDA card" not in json.dumps(json.loads(path.read_text(encoding="utf-8"))["cells"]), path.name
+        assert "needs a CUDA card" not in json.dumps(
+            json.loads(path.read_text(encoding="utf-8"))["cells"]
+        ), path.name

@@ -202,7 +202,11 @@ def test_notebook_and_records_list_the_same_exercises(number):
     """In a notebook they stand in the order of the records."""
     listed, found = [cell_id_of(exercise_id) for exercise_id in exercises_of(number)], []
     for path in notebooks_of(f"{number:02}"):
-        ids = [cell["id"] for cell in cells_of(path) if re.fullmatch(r"ex-\d+-(?:\d+|[a-z])", cell["id"])]
+        ids = [
+            cell["id"]
+            for cell in cells_of(path)
+            if re.fullmatch(r"ex-\d+-(?:\d+|[a-z])", cell["id"])
+        ]
         assert ids == [cell_id for cell_id in listed if cell_id in ids]
         found += ids
     assert sorted(found) == sorted(listed)

@@ -52,7 +52,10 @@ def test_sgd_and_a_hundred_times_the_batch():
 
 def test_what_the_frontier_explorer_chooses():
     told = texts_of("04")
-    text, room = told["time-read"].partition("## The frontier")[2], fit_on(CARDS["RTX 4090"], 0).room_bytes
+    text, room = (
+        told["time-read"].partition("## The frontier")[2],
+        fit_on(CARDS["RTX 4090"], 0).room_bytes,
+    )
     lengths = re.findall(r"([\d,]+)(?: tokens)?: \*([^*]+)\*", text)
     assert len(lengths) == 3
     for length, name in lengths:
@@ -62,13 +65,20 @@ def test_what_the_frontier_explorer_chooses():
     assert "From 4,096 on nothing fits." in text
     assert "From 4,096 tokens on, at a micro-batch of 8." in told["segments-read"]
     large = points(MODELS["GPT-2 large"], 8, 1024)
-    assert cheapest(large, room).strategy.name == "none" and "*None* fits the RTX 4090" in told["segments-read"]
+    assert (
+        cheapest(large, room).strategy.name == "none"
+        and "*None* fits the RTX 4090" in told["segments-read"]
+    )
     chosen = cheapest(large, fit_on(CARDS["T4"], 0).room_bytes).strategy.name
     assert chosen == "save attention" and "On a T4 it saves attention." in told["segments-read"]
     on_front = {p.strategy.name for p in pareto_front(points(MODELS["Llama-3.2-1B"], 8, 1024))}
     assert "√L groups" in on_front and "attention core" not in on_front
-    assert "√L groups" not in {p.strategy.name for p in pareto_front(points(MODELS["Llama-3-8B"], 1, 8192))}
-    assert "are on the front for Llama-3.2-1B with 8 sequences of 1,024 tokens" in told["groups-read"]
+    assert "√L groups" not in {
+        p.strategy.name for p in pareto_front(points(MODELS["Llama-3-8B"], 1, 8192))
+    }
+    assert (
+        "are on the front for Llama-3.2-1B with 8 sequences of 1,024 tokens" in told["groups-read"]
+    )
 
 
 def film_of(story: str, expandable: bool, card_mib: int | None = None) -> Film:
@@ -113,11 +123,20 @@ def bars(**controls) -> dict[str, tuple[str, ...]]:
 def test_the_experiments_find_what_the_text_says():
     text, opened, with_ddp = texts_of("05")["planner-text"], bars(dp_size=1), bars(dp_size=8)
     sizes = {size: float(peak.removesuffix(" GiB")) for size, (_, peak, _) in opened.items()}
-    assert f"Micro-batch 2, with {sizes['2']:.1f} GiB. With 4 it may just fit: {sizes['4']:.1f} of" in text
+    assert (
+        f"Micro-batch 2, with {sizes['2']:.1f} GiB. With 4 it may just fit: {sizes['4']:.1f} of"
+        in text
+    )
     assert [row[3] for row in BatchPlanner(dp_size=1).shown.table[1:]] == [
-        "fits", "fits", "may just fit", "does not fit"
+        "fits",
+        "fits",
+        "may just fit",
+        "does not fit",
     ]
-    assert {f"{float(peak.removesuffix(' GiB')) - sizes[size]:.1f}" for size, (_, peak, _) in with_ddp.items()} == {"2.3"}
+    assert {
+        f"{float(peak.removesuffix(' GiB')) - sizes[size]:.1f}"
+        for size, (_, peak, _) in with_ddp.items()
+    } == {"2.3"}
     assert "By 2.3 GiB: with several cards DDP keeps each gradient a second time" in text
     further = texts_of("05")["planner-roofline"]
     assert f"divided by the shortest, is {bars(dp_size=8, seq_len=128)['1'][2]}." in further
@@ -127,7 +146,10 @@ def test_the_experiments_find_what_the_text_says():
 def test_a_pass_of_295_tokens_computes_as_long_as_it_reads():
     card = CARDS["H100 SXM"]
     rate, bandwidth = card.peak_tflops["bfloat16"], card.memory_bandwidth
-    assert f"({rate} · 10¹² FLOP/s ÷ {bandwidth / 1e12:.2f} · 10¹² B/s)" in texts_of("05")["planner-roofline"]
+    assert (
+        f"({rate} · 10¹² FLOP/s ÷ {bandwidth / 1e12:.2f} · 10¹² B/s)"
+        in texts_of("05")["planner-roofline"]
+    )
     assert round(rate * 1e12 / bandwidth) == 295
     fused = OptimizerConfig(implementation="fused")
     setup = TrainingSetup(model=LLAMA_32_1B, precision=PURE_BF16, optimizer=fused)

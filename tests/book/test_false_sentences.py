@@ -86,8 +86,12 @@ def saved_percent(model, tokens_per_unit: float) -> float:
 def test_what_autocast_saves_belongs_to_a_model():
     """*Further* of 03: two tokens per hidden unit, for each model that it names, and for every Llama."""
     text = texts_of("03")["curve-read"]
-    for name, told in (("GPT2_SMALL", "GPT-2 small saves 0.7 %"), ("GPT2_LARGE", "GPT-2 large 6.7 %"),
-                       ("LLAMA_3_8B", "Llama-3-8B 12.2 %"), ("LLAMA_3_70B", "Llama-3-70B 14.5 %")):
+    for name, told in (
+        ("GPT2_SMALL", "GPT-2 small saves 0.7 %"),
+        ("GPT2_LARGE", "GPT-2 large 6.7 %"),
+        ("LLAMA_3_8B", "Llama-3-8B 12.2 %"),
+        ("LLAMA_3_70B", "Llama-3-70B 14.5 %"),
+    ):
         assert told.endswith(f" {saved_percent(getattr(models, name), 2):.1f} %") and told in text
     assert saved_percent(models.GPT2_SMALL, 2) < 10 < saved_percent(models.GPT2_SMALL, 4)
     at = {
@@ -95,7 +99,10 @@ def test_what_autocast_saves_belongs_to_a_model():
         for ratio in (1 / 16, 1 / 4, 1 / 2, 1, 2, 4)
     }
     most = max(max(at[ratio]) for ratio in (1 / 16, 1 / 4, 1 / 2, 1))
-    assert f"by {min(at[2]):.0f} to {max(at[2]):.0f} % at two" in text and f"by {most:.0f} % at most at one" in text
+    assert (
+        f"by {min(at[2]):.0f} to {max(at[2]):.0f} % at two" in text
+        and f"by {most:.0f} % at most at one" in text
+    )
     assert f"At four a Llama saves {min(at[4]):.0f} to {max(at[4]):.0f} %." in text
     assert len(LLAMAS) > 5 and saved_percent(models.GPT2_SMALL, 2) == pytest.approx(0.69, abs=0.01)
 
@@ -135,8 +142,14 @@ def test_bits_of_a_value_are_told_with_their_scales():
         in told
     )
     assert BLOCK_FORMATS["nvfp4"].bits_per_value == 4 + 8 / 16
-    assert f"MXFP8, {BLOCK_FORMATS['mxfp8_e4m3'].bits_per_value} bits a value" in texts_of("06")["torchao-text"]
-    assert f"its input takes {BLOCK_FORMATS['nvfp4'].bits_per_value} bits a value" in texts_of("06")["published-text"]
+    assert (
+        f"MXFP8, {BLOCK_FORMATS['mxfp8_e4m3'].bits_per_value} bits a value"
+        in texts_of("06")["torchao-text"]
+    )
+    assert (
+        f"its input takes {BLOCK_FORMATS['nvfp4'].bits_per_value} bits a value"
+        in texts_of("06")["published-text"]
+    )
 
 
 def test_the_third_figure_of_torchtitan_s_page_agrees_less():
@@ -144,7 +157,10 @@ def test_the_third_figure_of_torchtitan_s_page_agrees_less():
     gib = 5 * (3 * 4096 + 14_336) * 65_536 * (16 - 4.5) / 8 / GIB
     told = texts_of("06")
     assert "about 8 GiB" in told["published-text-further"]
-    assert f"they cost {gib:.1f} GiB, which is {gib / 8 - 1:.0%}".replace("%", " %") in told["speed-text-further"]
+    assert (
+        f"they cost {gib:.1f} GiB, which is {gib / 8 - 1:.0%}".replace("%", " %")
+        in told["speed-text-further"]
+    )
     assert f"cost about 8 GiB there, and {gib:.1f} by our count" in told["speed-text"]
 
 
@@ -182,7 +198,10 @@ def test_the_figure_of_the_frontier_is_one_plane():
     assert words.count("peak") == 1 == sum("FLOPs run again" in word for word in words)
     assert not any("sequence" in word for word in words)
     told = texts_of("04")["segments-read"]
-    assert "draws each way as a point, its FLOPs to the right and its peak upwards" in told and " half" not in told
+    assert (
+        "draws each way as a point, its FLOPs to the right and its peak upwards" in told
+        and " half" not in told
+    )
 
 
 def test_collectives_call_record_stream_no_more():

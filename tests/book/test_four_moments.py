@@ -1,4 +1,4 @@
-"""Lesson 01's rule of four moments, as *Further* has it: its own cells against traces, formula and profiler, and sentences built on it."""
+"""Lesson 01's rule of four moments, as *Further* has it: its cells against traces, formula and profiler."""
 
 import ast
 import random
@@ -12,7 +12,15 @@ import torch.nn.functional as F
 from cells import after_setup, cells_of, home_of, texts_of
 from torch.profiler import ProfilerActivity, profile
 
-from memkit import TrainingSetup, bytes_per_parameter, estimate_memory, models, recipes, trace_memory, training_build
+from memkit import (
+    TrainingSetup,
+    bytes_per_parameter,
+    estimate_memory,
+    models,
+    recipes,
+    trace_memory,
+    training_build,
+)
 
 OURS = {"fp32": recipes.FP32, "autocast": recipes.AUTOCAST_BF16, "pure": recipes.PURE_BF16}
 IMPLEMENTATIONS = {"foreach": recipes.ADAMW, "fused": recipes.FUSED_ADAMW}
@@ -27,7 +35,9 @@ def moments_of_the_chapter():
 
 
 def run_functions(cell: str, names: dict) -> None:
-    functions = [node for node in ast.parse(texts_of("01")[cell]).body if isinstance(node, ast.FunctionDef)]
+    functions = [
+        node for node in ast.parse(texts_of("01")[cell]).body if isinstance(node, ast.FunctionDef)
+    ]
     exec(compile(ast.Module(functions, []), cell, "exec"), names)
 
 
@@ -214,13 +224,17 @@ def test_with_stored_scores_the_rule_holds_below_the_vocabulary():
         errors[model.num_heads * length < model.vocab_size].append(abs(error))
     assert max(errors[True]) < 0.01 and max(errors[False]) > 0.05
     told = texts_of("01")["further-rule"]
-    assert "while heads times tokens of a sequence are fewer than the words of the vocabulary" in told
+    assert (
+        "while heads times tokens of a sequence are fewer than the words of the vocabulary" in told
+    )
 
 
 def test_a_late_zero_grad_adds_the_gradients_to_the_forward():
     """Chapter 01's own program: W + G + S + activations + one tensor of the logits' size, to the digits it prints."""
     path = home_of("01", "zero-grad-moved")
-    run = TrainingSetup(model=models.LLAMA_2_7B, precision=recipes.PURE_BF16, micro_batch_size=4, seq_len=2048)
+    run = TrainingSetup(
+        model=models.LLAMA_2_7B, precision=recipes.PURE_BF16, micro_batch_size=4, seq_len=2048
+    )
     [printed] = [
         "".join(output["text"])
         for cell in cells_of(path)
@@ -239,7 +253,9 @@ def test_a_loop_of_adamw_takes_two_of_the_largest_tensor():
         optimizer=recipes.OptimizerConfig(implementation="for-loop"),
     )
     largest = 4 * models.GPT2_SMALL.vocab_size * models.GPT2_SMALL.hidden_size
-    assert estimate_memory(setup).for_step(2).at("optimizer peak").temporary == pytest.approx(2 * largest, rel=0.001)
+    assert estimate_memory(setup).for_step(2).at("optimizer peak").temporary == pytest.approx(
+        2 * largest, rel=0.001
+    )
     assert "# one at a time: twice the largest tensor, and slow" in texts_of("01")["zero-grad-read"]
 
 

@@ -163,7 +163,10 @@ def no_foreign_metadata(notebook):
         for key in cell["metadata"].keys() - KEPT_CELL_METADATA:
             yield f"{cell.get('id')}: cell metadata {key}"
         # a folded output is the answer to a guess
-        if cell["metadata"].get("jupyter", {"source_hidden": True}) not in ({"source_hidden": True}, {"outputs_hidden": True}):
+        if cell["metadata"].get("jupyter", {"source_hidden": True}) not in (
+            {"source_hidden": True},
+            {"outputs_hidden": True},
+        ):
             yield f"{cell.get('id')}: cell metadata jupyter={cell['metadata']['jupyter']}"
         for tag in set(cell["metadata"].get("tags", [])) - TAGS:
             yield f"{cell.get('id')}: tag {tag} is not one of {', '.join(sorted(TAGS))}"
@@ -222,7 +225,9 @@ def lines_of(notebook: dict) -> Iterator[tuple[dict, int, int, bool]]:
     """(cell, its lines, the most that it may have, whether a reader types it along) of every code cell."""
     for cell in cells_of(notebook, "code"):
         is_setup = "setup" in cell["metadata"].get("tags", [])
-        is_of_card = cell["id"].startswith("card-")  # a whole program that one would copy, with and without a card
+        is_of_card = cell["id"].startswith(
+            "card-"
+        )  # a whole program that one would copy, with and without a card
         most = MOST_SETUP_LINES if is_setup else MOST_CARD_LINES if is_of_card else MOST_LINES
         yield cell, len(source_of(cell).rstrip().splitlines()), most, not (is_setup or is_of_card)
 
@@ -272,7 +277,9 @@ def no_two_definition_cells_in_a_row(notebook):
 def a_markdown_cell_per_code_cell(notebook):
     """A cell that asks for a guess has its words itself."""
     markdown = len(cells_of(notebook, "markdown"))
-    code = len([cell for cell in cells_of(notebook, "code") if not source_of(cell).startswith("predict(")])
+    code = len(
+        [cell for cell in cells_of(notebook, "code") if not source_of(cell).startswith("predict(")]
+    )
     if markdown < code:
         yield f"{code} code cells and only {markdown} of markdown"
 
@@ -403,10 +410,14 @@ def a_companion_names_its_lesson_and_the_lesson_names_it(notebook):
     number, title = re.match(r"# (\d+) · (\w+): ", source_of(notebook["cells"][0])).groups()
     if (int(number), title.lower()) != (int(notebook.path.name[:2]), kind_of(notebook.path)):
         yield f"its title begins with {number} · {title}"
-    if f"[lesson {notebook.path.name[:2]}](../{notebook.path.name})" not in source_of(notebook["cells"][0]):
+    if f"[lesson {notebook.path.name[:2]}](../{notebook.path.name})" not in source_of(
+        notebook["cells"][0]
+    ):
         yield "the first cell does not link to its lesson"
     lesson = Notebook(family_of(notebook.path)[0])
-    if not any(f"]({place_of(notebook.path)})" in source_of(cell) for cell in cells_of(lesson, "markdown")):
+    if not any(
+        f"]({place_of(notebook.path)})" in source_of(cell) for cell in cells_of(lesson, "markdown")
+    ):
         yield f"{lesson.path.name} does not link to it"
 
 
@@ -454,7 +465,9 @@ def size_of_a_chapter(notebook):
         return
     cells = sum(not is_exercise(cell) for cell in notebook["cells"])
     words = word_count(notebook)
-    is_full = re.match(r"# ([7-9]|10) ", source_of(notebook["cells"][0]))  # no lesson, not 11, 12 or an appendix
+    is_full = re.match(
+        r"# ([7-9]|10) ", source_of(notebook["cells"][0])
+    )  # no lesson, not 11, 12 or an appendix
     least_cells, least_words = (35, 2000) if is_full else (1, 1)
     if not least_cells <= cells <= 80:
         yield f"{cells} cells besides the exercises; {least_cells} to 80"
@@ -502,7 +515,9 @@ def one_folded_setup(notebook):
 
 HELD = [
     pytest.param(path, check, id=f"{place_of(path).removesuffix('.ipynb')}-{check.__name__}")
-    for path in NOTEBOOKS for check in RULES if kind_of(path) in FOR.get(check.__name__, (kind_of(path),))
+    for path in NOTEBOOKS
+    for check in RULES
+    if kind_of(path) in FOR.get(check.__name__, (kind_of(path),))
 ]
 
 
@@ -517,7 +532,9 @@ def ids_in(path: Path) -> list[str]:
 
 
 def test_ids_are_the_same_in_one_chapter_only():
-    exercises = [cell_id for path in NOTEBOOKS for cell_id in ids_in(path) if cell_id.startswith("ex-")]
+    exercises = [
+        cell_id for path in NOTEBOOKS for cell_id in ids_in(path) if cell_id.startswith("ex-")
+    ]
     assert len(exercises) == len(set(exercises))
 
 

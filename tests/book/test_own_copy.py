@@ -7,7 +7,9 @@ import pytest
 from dev.notebooks import FOLDERS
 from dev.own_copy import NAME, ROOT, copy_chapters
 
-every_folder = pytest.mark.parametrize("name", ["01.ipynb", "exercises/01.ipynb", "further/01.ipynb"])
+every_folder = pytest.mark.parametrize(
+    "name", ["01.ipynb", "exercises/01.ipynb", "further/01.ipynb"]
+)
 
 
 @pytest.fixture
@@ -25,8 +27,18 @@ def book(tmp_path):
 def test_every_chapter_is_copied_once_with_what_it_links_to(book):
     assert copy_chapters(book) == []
     names = {path.name for path in (book / NAME).iterdir()}
-    assert names == {"00_start_here.ipynb", "01.ipynb", "exercises", "further", "claims.toml", ".base"}
-    assert [(book / NAME / folder / "01.ipynb").read_text() for folder in FOLDERS] == ["first", "first"]
+    assert names == {
+        "00_start_here.ipynb",
+        "01.ipynb",
+        "exercises",
+        "further",
+        "claims.toml",
+        ".base",
+    }
+    assert [(book / NAME / folder / "01.ipynb").read_text() for folder in FOLDERS] == [
+        "first",
+        "first",
+    ]
 
 
 @every_folder

@@ -7,7 +7,13 @@ import pytest
 
 from book import recordings
 from book.measurements import MEASUREMENTS
-from book.recordings import Recording, find_recording, load_recordings, recorded_or_words, save_recording
+from book.recordings import (
+    Recording,
+    find_recording,
+    load_recordings,
+    recorded_or_words,
+    save_recording,
+)
 from dev.notebooks import notebooks
 from memkit.timeline import Event, Instant, MemoryTimeline
 from memkit.units import GIB

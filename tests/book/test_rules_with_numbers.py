@@ -118,7 +118,10 @@ def test_accumulation_adds_at_most_one_set_of_gradients(recipe):
         assert two == eight
     assert 0.9 < max(rises) < 1.0001 and min(rises) >= 0
     told = texts_of("05")
-    assert "by at most one set of gradients" in told["cost-gotcha"] and "adds only the rest" in told["memory-explain"]
+    assert (
+        "by at most one set of gradients" in told["cost-gotcha"]
+        and "adds only the rest" in told["memory-explain"]
+    )
 
 
 class MeanLoss(nn.Module):
@@ -198,4 +201,7 @@ def test_clipping_finds_no_gradient_of_an_optimizer_on_the_host():
 
 def test_grad_dtype_is_an_attribute_of_torch():
     told = texts_of("05")
-    assert 'assert hasattr(torch.Tensor, "grad_dtype")' in told["sum-dtype"] and "164751" in told["rule"]
+    assert (
+        'assert hasattr(torch.Tensor, "grad_dtype")' in told["sum-dtype"]
+        and "164751" in told["rule"]
+    )

@@ -8,7 +8,16 @@ import nbformat
 import pytest
 from lab_server import ROOT
 
-from course.classroom import CUTS, PROFILES, by_process, chapter_budgets, instances, main, most_sharing, plan_classroom
+from course.classroom import (
+    CUTS,
+    PROFILES,
+    by_process,
+    chapter_budgets,
+    instances,
+    main,
+    most_sharing,
+    plan_classroom,
+)
 from dev.notebooks import family_of
 from memkit.cards import CARDS
 from memkit.fit import CONTEXT_BYTES, planned_room
@@ -47,7 +56,10 @@ def test_the_budgets_are_what_the_titles_say():
     """Of a lesson and the notebooks beside it the one that declares most."""
     for path in (ROOT / "chapters").glob("*_*.ipynb"):
         titles = [nbformat.read(member, 4).cells[0].source for member in family_of(path)]
-        said = [int(found[1]) if (found := re.search(r"under (\d+) GiB", title)) else 0 for title in titles]
+        said = [
+            int(found[1]) if (found := re.search(r"under (\d+) GiB", title)) else 0
+            for title in titles
+        ]
         assert all(gib or "no GPU" in title for gib, title in zip(said, titles, strict=True))
         assert chapter_budgets()[path.name.partition("_")[0]] == max(said) * GIB
 

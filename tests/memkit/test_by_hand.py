@@ -50,14 +50,18 @@ def test_peak_by_hand_is_the_solution_of_its_exercise():
 
 @pytest.mark.parametrize("batch, seq", [(1, 64), (1, 1024), (8, 1024)])
 @pytest.mark.parametrize(
-    "shape, config", [(by_hand.GPT2_SMALL, models.GPT2_SMALL), (by_hand.GPT2_LARGE, models.GPT2_LARGE)]
+    "shape, config",
+    [(by_hand.GPT2_SMALL, models.GPT2_SMALL), (by_hand.GPT2_LARGE, models.GPT2_LARGE)],
 )
 def test_meter_hand_and_formula_agree(shape, config, batch, seq):
     with FakeTensorMode(), by_hand.Meter() as meter:
         by_hand.two_steps(by_hand.GPT(**shape), batch, seq)
     setup = TrainingSetup(model=config, optimizer=FUSED_ADAMW, micro_batch_size=batch, seq_len=seq)
     assert abs(meter.peak / estimate_memory(setup).peak_bytes - 1) < 1e-3
-    assert abs(max(by_hand.peak_by_hand(**shape, batch=batch, seq=seq).values()) / meter.peak - 1) < 1e-3
+    assert (
+        abs(max(by_hand.peak_by_hand(**shape, batch=batch, seq=seq).values()) / meter.peak - 1)
+        < 1e-3
+    )
 
 
 def test_the_meter_counts_storages_once_and_sees_them_go():
@@ -82,7 +86,10 @@ def test_autocast_by_hand_is_torch_s_to_the_last_bit():
 
 
 def test_running_twice_gives_the_same_gradients_and_keeps_the_input_alone():
-    layer, x = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8)), torch.randn(4, 8, requires_grad=True)
+    layer, x = (
+        nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8)),
+        torch.randn(4, 8, requires_grad=True),
+    )
     once = torch.autograd.grad(layer(x).sum(), (x,))[0]
     twice = by_hand.twice([layer])(x)
     assert [saved.shape for saved in twice.grad_fn.saved_tensors] == [x.shape]
@@ -95,6 +102,9 @@ def test_an_fp8_layer_s_three_products_are_a_few_percent_off():
     x, layer = torch.randn(64, 128, requires_grad=True), by_hand.Fp8Linear(128, 96, bias=False)
     dy = torch.randn(64, 96)
     narrow = layer(x), *torch.autograd.grad(layer(x), (x, layer.weight), dy)
-    wide = F.linear(x, layer.weight), *torch.autograd.grad(F.linear(x, layer.weight), (x, layer.weight), dy)
+    wide = (
+        F.linear(x, layer.weight),
+        *torch.autograd.grad(F.linear(x, layer.weight), (x, layer.weight), dy),
+    )
     for one, other in zip(narrow, wide, strict=True):
         assert 0.01 < ((one - other).norm() / other.norm()).item() < 0.08

@@ -57,7 +57,9 @@ def zipped(path: Path) -> int:
 def test_there_is_a_page_for_every_chapter_and_it_bears_its_title(soups):
     assert {f"{name}.html" for name in NAMES} == set(soups)
     for path in NOTEBOOKS:
-        title = nbformat.read(path, as_version=4).cells[0].source.partition("\n")[0].removeprefix("# ")
+        title = (
+            nbformat.read(path, as_version=4).cells[0].source.partition("\n")[0].removeprefix("# ")
+        )
         soup = soups[f"{stem_of(path)}.html"]
         assert soup.title.text.startswith(title) and soup.h1.text == title
     for path in CHAPTERS:
@@ -97,7 +99,9 @@ def test_a_lesson_and_the_pages_beside_it_lead_to_each_other(path, soups):
     names = {f"{stem_of(member)}.html" for member in family_of(path)}
     for name in names:
         assert names - {name} <= {link["href"] for link in soups[name].select("p.run a")}, name
-        assert len(soups[name].select(".contents ul a")) == len(names) - 1, "in the contents too, for this lesson alone"
+        assert len(soups[name].select(".contents ul a")) == len(names) - 1, (
+            "in the contents too, for this lesson alone"
+        )
     page, lesson = soups[f"{stem_of(path)}.html"], f"{path.stem}.html"
     assert page.select_one("a[rel=prev]")["href"] == lesson
     assert page.select_one("a[rel=next]")["href"] == soups[lesson].select_one("a[rel=next]")["href"]
@@ -107,7 +111,9 @@ def test_a_lesson_and_the_pages_beside_it_lead_to_each_other(path, soups):
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=place_of)
 def test_every_cell_keeps_its_address_and_every_picture_its_words(path, soups):
     soup, cells = soups[f"{stem_of(path)}.html"], nbformat.read(path, as_version=4).cells
-    assert [place["id"] for place in soup.select(".cell")] == [f"cell-id={cell.id}" for cell in cells]
+    assert [place["id"] for place in soup.select(".cell")] == [
+        f"cell-id={cell.id}" for cell in cells
+    ]
     for cell in cells:
         place = soup.find(id=f"cell-id={cell.id}")
         if place.select_one(".panel"):

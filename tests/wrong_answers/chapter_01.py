@@ -12,7 +12,6 @@ SETUP, CARD = exercises_of(1)["1.6"].values.values()
 ROOM_BYTES = CARD.memory_bytes - CONTEXT_BYTES
 
 
-
 def with_sum(right: str, wrong: str):
     """``peak_by_hand`` with another sum in one of its three last lines."""
     source, names = inspect.getsource(by_hand.peak_by_hand), {}
@@ -42,7 +41,10 @@ WRONG = {
         (with_sum(STEP, "W + S + G + W"), "see `foreach`"),
         (with_sum(STEP, "W + S + G + (2 * W if foreach else 0)"), "not two"),
         (with_sum(STEP, "W + S + (W if foreach else 0)"), "until zero_grad frees them"),
-        (lambda **run: sum(by_hand.peak_by_hand(**run).values()), "Wanted is a dictionary of three"),
+        (
+            lambda **run: sum(by_hand.peak_by_hand(**run).values()),
+            "Wanted is a dictionary of three",
+        ),
         (35.86, "is not a function"),
     ),
     "1.5": (

@@ -120,7 +120,9 @@ RUNS_BY_HAND = (
 """Calls of exercise 1.a's function, so chosen that no two sums below are alike in all of them."""
 
 
-def sums_by_hand(h: int, L: int, heads: int, batch: int, seq: int, tied: bool = True, foreach: bool = False) -> dict:
+def sums_by_hand(
+    h: int, L: int, heads: int, batch: int, seq: int, tied: bool = True, foreach: bool = False
+) -> dict:
     """The letters of ``peak_by_hand`` for a call, in bytes; ``tables`` and ``copy`` are what the last rows may add."""
     tokens, table = batch * seq, 50257 * h
     parameters = table * (1 if tied else 2) + 1024 * h + L * (12 * h * h + 13 * h) + 2 * h
@@ -128,30 +130,102 @@ def sums_by_hand(h: int, L: int, heads: int, batch: int, seq: int, tied: bool = 
     kept = L * (64 * tokens * h + (16 + 4 * heads) * tokens) + 8 * tokens * h + logits + 24 * tokens
     weights = 4 * parameters
     tables, copy = (8 * table if tied else 0), (weights if foreach else 0)
-    return {"W": weights, "G": weights, "S": 2 * weights, "A": kept, "logits": logits, "tables": tables,
-            "copy": copy, "table": 4 * table}
+    return {
+        "W": weights,
+        "G": weights,
+        "S": 2 * weights,
+        "A": kept,
+        "logits": logits,
+        "tables": tables,
+        "copy": copy,
+        "table": 4 * table,
+    }
 
 
 SLIPS_BY_HAND = (
-    ("start of the backward", "W + S + A + logits", "Two gradients of the logits' size come on top of A; that is one."),
-    ("start of the backward", "W + S + A", "The two gradients of the logits' size are missing: they come on top of A."),
-    ("start of the backward", "W + S + A + 3 * logits", "A counts the log-softmax already: two more come, not 3."),
-    ("start of the backward", "W + S + G + A + 2 * logits", "zero_grad has freed the gradients before this forward."),
-    ("start of the backward", "W + A + 2 * logits", "The states are missing: from the second step on they are there."),
-    ("start of the backward", "W + S + 2 * logits", "The activations are missing: here all of them are in memory."),
-    ("end of the backward", "W + S + G", "A tied head's two tables are missing: two gradients meet their sum there."),
-    ("end of the backward", "W + S + G + 2 * table", "You add the tables for a head of its own as well; see `tied`."),
-    ("end of the backward", "W + S + G + tables / 2", "One table is not enough: two more than will stay are there."),
+    (
+        "start of the backward",
+        "W + S + A + logits",
+        "Two gradients of the logits' size come on top of A; that is one.",
+    ),
+    (
+        "start of the backward",
+        "W + S + A",
+        "The two gradients of the logits' size are missing: they come on top of A.",
+    ),
+    (
+        "start of the backward",
+        "W + S + A + 3 * logits",
+        "A counts the log-softmax already: two more come, not 3.",
+    ),
+    (
+        "start of the backward",
+        "W + S + G + A + 2 * logits",
+        "zero_grad has freed the gradients before this forward.",
+    ),
+    (
+        "start of the backward",
+        "W + A + 2 * logits",
+        "The states are missing: from the second step on they are there.",
+    ),
+    (
+        "start of the backward",
+        "W + S + 2 * logits",
+        "The activations are missing: here all of them are in memory.",
+    ),
+    (
+        "end of the backward",
+        "W + S + G",
+        "A tied head's two tables are missing: two gradients meet their sum there.",
+    ),
+    (
+        "end of the backward",
+        "W + S + G + 2 * table",
+        "You add the tables for a head of its own as well; see `tied`.",
+    ),
+    (
+        "end of the backward",
+        "W + S + G + tables / 2",
+        "One table is not enough: two more than will stay are there.",
+    ),
     ("end of the backward", "W + S + G + A", "The activations are gone when the backward ends."),
-    ("end of the backward", "W + S + G + A + tables", "The activations are gone when the backward ends."),
-    ("end of the backward", "W + S + tables", "The gradients are missing: at this end all of them are there."),
-    ("end of the backward", "W + G + tables", "The states are missing: they stay from step to step."),
+    (
+        "end of the backward",
+        "W + S + G + A + tables",
+        "The activations are gone when the backward ends.",
+    ),
+    (
+        "end of the backward",
+        "W + S + tables",
+        "The gradients are missing: at this end all of them are there.",
+    ),
+    (
+        "end of the backward",
+        "W + G + tables",
+        "The states are missing: they stay from step to step.",
+    ),
     ("the optimizer's step", "W + S + G", "With foreach one copy of the weights comes on top."),
-    ("the optimizer's step", "W + S + G + W", "You add foreach's copy when it is not asked for; see `foreach`."),
-    ("the optimizer's step", "W + S + G + 2 * copy", "foreach adds one value for each weight, not two."),
+    (
+        "the optimizer's step",
+        "W + S + G + W",
+        "You add foreach's copy when it is not asked for; see `foreach`.",
+    ),
+    (
+        "the optimizer's step",
+        "W + S + G + 2 * copy",
+        "foreach adds one value for each weight, not two.",
+    ),
     ("the optimizer's step", "W + S + copy", "The gradients are there until zero_grad frees them."),
-    ("the optimizer's step", "W + S + G + copy + tables", "The tables are there while the backward runs, not here."),
-    ("the optimizer's step", "W + S + G + A + copy", "The activations are gone before the optimizer's step."),
+    (
+        "the optimizer's step",
+        "W + S + G + copy + tables",
+        "The tables are there while the backward runs, not here.",
+    ),
+    (
+        "the optimizer's step",
+        "W + S + G + A + copy",
+        "The activations are gone before the optimizer's step.",
+    ),
 )
 """A moment, a wrong sum for it, and what is wrong in it."""
 RIGHT_BY_HAND = {
@@ -166,7 +240,9 @@ def judge_by_hand(answer: object) -> str | None:
     if not callable(answer):
         return f"{answer!r} is not a function."
     results = [answer(**run) for run in RUNS_BY_HAND]
-    if not all(isinstance(result, dict) and set(result) == set(RIGHT_BY_HAND) for result in results):
+    if not all(
+        isinstance(result, dict) and set(result) == set(RIGHT_BY_HAND) for result in results
+    ):
         return f"It returns {results[0]!r:.80}. Wanted is a dictionary of three: {', '.join(RIGHT_BY_HAND)}."
     if any(value is ... for result in results for value in result.values()):
         raise NotAttempted
@@ -179,7 +255,9 @@ def judge_by_hand(answer: object) -> str | None:
             for result, right in zip(results, sums, strict=True)
         )
 
-    wrong = [moment for moment, expression in RIGHT_BY_HAND.items() if not is_sum(moment, expression)]
+    wrong = [
+        moment for moment, expression in RIGHT_BY_HAND.items() if not is_sum(moment, expression)
+    ]
     if not wrong:
         return None
     for moment, expression, sentence in SLIPS_BY_HAND:
