@@ -18,7 +18,16 @@ ROOT = Path(__file__).parent.parent
 KIT, INSTRUMENT, BOOK = ROOT / "memkit", ROOT / "stepscope", ROOT / "chapters" / "book"
 PACKAGES = (KIT, INSTRUMENT)
 each_package = pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
-TORCH = {"low_precision", "program", "tracing", "measure", "saved_tensors", "small_card", "tool"}
+TORCH = {
+    "low_precision",
+    "program",
+    "tracing",
+    "measure",
+    "saved_tensors",
+    "by_hand",
+    "small_card",
+    "tool",
+}
 """The rooms that run programs. ``widgets`` draws, with ipywidgets; the others load neither."""
 HEAVY = ("torch", "matplotlib", "ipywidgets")
 RULES = ["memkit.low_precision", "memkit.low_precision.autocast", "memkit.low_precision.scaling"]

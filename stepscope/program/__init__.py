@@ -3,9 +3,9 @@
 Reading order:
 
 - ``threads``: a program's own threads, which nobody follows
+- ``job``: a job's step: LoRA beside frozen weights, experts, an optimizer that steps in the backward
 - ``sharded``: the step on one rank of many: DDP, ZeRO-1, ``fully_shard``
 - ``hugging_face``: a real module and its training step from a config.json alone
-- ``job``: a job's step: LoRA beside frozen weights, experts, an optimizer that steps in the backward
 """
 
 from memkit import lazy_names
