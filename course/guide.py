@@ -28,7 +28,7 @@ HEADING = re.compile(r"^## (.+?)(?: \(\d+ minutes?\))?$", re.MULTILINE)
 BLOCK = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 LONG = 200  # characters of a wrong answer, above which it is shown by what differs from a right one
 SYLLABI = {
-    "workshop": ("0.1", "1.1", "1.3", "ex 1.a", "10.1"),
+    "workshop": ("0.1", "0.2", "1.1", "1.2", "1.3", "ex 1.a", "10.1"),
     "halfday": (
         "0.1",
         "0.2",

@@ -40,6 +40,8 @@ def cells_of(words: str) -> list:
         heading = HEADING.search(cell.source) if cell.cell_type == "markdown" else None
         if heading:
             inside = heading[1].startswith(title)
+        if inside and heading:
+            cell.source = cell.source[heading.start() :]  # before it is the end of the section before
         if inside and not cell.id.startswith("ex-") and not LEFT_OUT.search(cell.source):
             found.append(cell)
     return found

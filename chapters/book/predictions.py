@@ -1,9 +1,11 @@
-"""A guess before the answer, kept until the lesson's end: ``predict`` asks, ``compare_guesses`` sets both side by side
+"""A guess before the answer, kept until the lesson's end: ``predict`` asks, ``compare_guesses`` shows both.
 
 >>> predict("99-moons", "How many moons has Mars?", "0", "2", "14")
 Your guess: How many moons has Mars? 0 · 2 · 14
 >>> compare_guesses({"99-moons": "2"})
-How many moons has Mars? You made no guess; it is 2.
+How many moons has Mars?
+    your guess: none
+    the answer: 2
 """
 
 from collections.abc import Mapping
@@ -60,7 +62,7 @@ def predict(name: str, question: str, *choices: str) -> Prediction:
 
 
 def compare_guesses(answers: Mapping[str, str]) -> Text:
-    """Each question with the reader's guess and the answer, a line each.
+    """Each question with the reader's guess and the answer.
 
     Raises: ValueError: nothing was asked under a name; the cell that asks has not run.
     """
@@ -71,6 +73,5 @@ def compare_guesses(answers: Mapping[str, str]) -> Text:
                 f"no guess {name!r} was asked for; run the cells above. Asked: {', '.join(QUESTIONS)}"
             )
         asked = QUESTIONS[name]
-        guessed = f"You said {asked.guess}" if asked.guess else "You made no guess"
-        lines.append(f"{asked.question} {guessed}; it is {answer}.")
+        lines += [asked.question, f"    your guess: {asked.guess or 'none'}", f"    the answer: {answer}"]
     return on_page("\n".join(lines))

@@ -12,9 +12,9 @@ from dev.notebooks import notebooks
 
 def test_a_guess_is_kept_until_it_is_compared():
     asked = predict("t-1", "How many?", "one", "two")
-    assert compare_guesses({"t-1": "two"}) == "How many? You made no guess; it is two."
+    assert compare_guesses({"t-1": "two"}) == "How many?\n    your guess: none\n    the answer: two"
     asked.field.value = "one"
-    assert compare_guesses({"t-1": "two"}) == "How many? You said one; it is two."
+    assert compare_guesses({"t-1": "two"}) == "How many?\n    your guess: one\n    the answer: two"
     assert predict("t-1", "How many?", "one", "two").guess is None  # asked again, it starts anew
 
 

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from book.claims import rounds_to
 from book.ranks import run_on_ranks
 from book.small_gpt import SMALL_GPT, make_small_gpt, text_batches
+from memkit.by_hand import GPT
 from memkit.measure import measure_memory
 from memkit.program.transformer import Transformer, training_build
 from memkit.recipes import OptimizerConfig
@@ -57,7 +58,8 @@ def off(one: torch.Tensor, other: torch.Tensor) -> float:
 @cache
 def weighting(lengths: tuple[int, ...]) -> tuple[float, float]:
     """How far the mean of means and the token-weighted sum are from the gradient of all tokens' mean."""
-    model = make_small_gpt(dtype=torch.float64)
+    torch.manual_seed(0)  # the model of the lesson's example
+    model = GPT(h=128, L=2, heads=4, v=128, positions=128).double()
     batches = [next(text_batches(1, batch_size=1, seq_len=n, seed=n)) for n in lengths]
     sums = sum(model(inputs, targets) * targets.numel() for inputs, targets in batches) / sum(
         lengths

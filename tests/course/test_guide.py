@@ -23,7 +23,7 @@ def test_the_walk_runs_what_the_slides_show_and_what_comes_before_it():
         if cell.cell_type == "code"
     ]
     assert (
-        shown and [cell for cell in talked if cell in shown] == shown and "ex-1-b-check" in talked
+        shown and [cell for cell in talked if cell in shown] == shown and "ex-1-a-check" in talked
     )
     for chapter, (cells, ids, after) in walked.items():
         code = [

@@ -286,9 +286,11 @@ class JudgedExercise(Exercise):
     """The answer is judged by a function: ``judge(answer)``, and the letters by name, is ``None`` or the diagnosis.
 
     Which wrong answers readers give, and a part of what ``judge`` says about each, stands in ``tests/wrong_answers``.
+    ``right`` is the book's own function, where a lesson goes on with it.
     """
 
     judge: Callable[..., str | None]
+    right: object = None
 
     def diagnose(self, answer: object) -> str | None:
         return self.judge(answer, **self.values)

@@ -6,6 +6,7 @@ from numbers import Integral, Real
 
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from book.exercises.answers import NotAttempted, whole
+from memkit.by_hand import peak_by_hand
 from memkit.cards import CARDS, Card
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import count_parameters
@@ -276,6 +277,7 @@ EXERCISES = (
     JudgedExercise(
         id="1.a",
         judge=judge_by_hand,
+        right=peak_by_hand,
         because="Three sums, and the largest is the peak.",
     ),
     ChoiceExercise(
