@@ -41,7 +41,9 @@ def cells_of(words: str) -> list:
         if heading:
             inside = heading[1].startswith(title)
         if inside and heading:
-            cell.source = cell.source[heading.start() :]  # before it is the end of the section before
+            cell.source = cell.source[
+                heading.start() :
+            ]  # before it is the end of the section before
         if inside and not cell.id.startswith("ex-") and not LEFT_OUT.search(cell.source):
             found.append(cell)
     return found
@@ -56,9 +58,7 @@ def slides(name: str = "workshop"):
             cell.metadata = {"slideshow": {"slide_type": "subslide" if number else "slide"}}
             cell.metadata["tags"] = [FOLDED] * is_folded
             if cell.cell_type == "markdown":
-                cell.source = re.sub(
-                    r"\]\((\.\./)+figures/", f"]({ROOT.as_uri()}/figures/", cell.source
-                )
+                cell.source = re.sub(r"\]\((\.\./)+figures/", f"]({ROOT}/figures/", cell.source)
             made.append(cell)
     return new_notebook(cells=made, metadata={"title": "Where the bytes go: a workshop"})
 

@@ -20,7 +20,8 @@ x = Scale(low=0, high=40, start=120, end=780)
 at, words = 0.0, []
 for part, size in sizes.items():
     chart.bar(x(at), x(at + size), 82, 36, LOOKS[part])
-    chart.words(x(at + size / 2), 110, f"{part.replace('_', ' ')}\n{size:.1f}", 11, anchor="middle")
+    label = f"{part.removeprefix('optimizer_')}\n{size:.1f}"
+    chart.words(x(at + size / 2), 103, label, 11, anchor="middle", at="top")
     words.append(f"{part.replace('_', ' ')} {size:.1f}")
     at += size
 chart.words(112, 82, "float32", 13, anchor="end")

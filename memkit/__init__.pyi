@@ -16,7 +16,6 @@ from .measure import (
 )
 from .saved_tensors import (
     saved_bytes as saved_bytes,
-    saved_storages as saved_storages,
 )
 from .program.transformer import (
     Transformer as Transformer,
@@ -27,23 +26,18 @@ from . import (
     recipes as recipes,
     strategies as strategies,
 )
-from .models import ModelConfig as ModelConfig
 from .recipes import OptimizerConfig as OptimizerConfig
 from .setup import TrainingSetup as TrainingSetup
 from .timeline import (
-    MemoryTimeline as MemoryTimeline,
     compare as compare,
 )
 from .tracing.trace import trace_memory as trace_memory
 from .units import (
     GIB as GIB,
-    KIB as KIB,
     MIB as MIB,
     aligned_table as aligned_table,
     format_bytes as format_bytes,
-    format_count as format_count,
     format_gb as format_gb,
-    on_page as on_page,
 )
 
 __version__: str

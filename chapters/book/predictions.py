@@ -73,5 +73,9 @@ def compare_guesses(answers: Mapping[str, str]) -> Text:
                 f"no guess {name!r} was asked for; run the cells above. Asked: {', '.join(QUESTIONS)}"
             )
         asked = QUESTIONS[name]
-        lines += [asked.question, f"    your guess: {asked.guess or 'none'}", f"    the answer: {answer}"]
+        lines += [
+            asked.question,
+            f"    your guess: {asked.guess or 'none'}",
+            f"    the answer: {answer}",
+        ]
     return on_page("\n".join(lines))

@@ -12,6 +12,7 @@ It is ``memkit.program``'s ``Transformer`` over the 128 ASCII codes, so a token 
 
 import copy
 import functools
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -63,8 +64,8 @@ def text_batches(
     boundary = len(tokens) * 9 // 10
     tokens = tokens[:boundary] if part == "train" else tokens[boundary:]
     chance = torch.Generator().manual_seed(seed)
-    # a bar where it takes longer than 2 s
-    for _ in tqdm(range(num_batches), "batches", leave=False, delay=2):
+    # a bar where it takes longer than 10 s, and not among the errors
+    for _ in tqdm(range(num_batches), "batches", leave=False, delay=10, file=sys.stdout):
         starts = torch.randint(len(tokens) - seq_len, (batch_size, 1), generator=chance)
         windows = tokens[starts + torch.arange(seq_len + 1)].to(device)
         yield windows[:, :-1], windows[:, 1:]

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from memkit import ModelConfig
+from memkit.models import ModelConfig
 from stepscope.experts import num_experts_of
 
 Build = Callable[[], Callable[[], object]]

@@ -228,13 +228,15 @@ def over_time_figure(
     """One panel a timeline, all on one scale of bytes; across, the events of ``step`` (None: all) in program order.
 
     ``limit`` is a card's name and bytes, a line where it is in view. Without ``marks_peak`` neither the picture nor its
-    words say where the highest moment is: a reader is to find it.
+    words say where the highest moment is, and only the first phase is drawn: a reader is to find it.
 
     Raises: ValueError: no timeline, one without events, or a step that it does not have.
     """
     if not panels:
         raise ValueError("over_time_figure needs at least one timeline")
     drawn = {name: steps_of(timeline, step) for name, timeline in panels.items()}
+    if not marks_peak:  # of what follows the first phase nothing is drawn
+        drawn = {name: only_the_first_phase(found) for name, found in drawn.items()}
     highest = max(
         sum(height[peak] for height in heights.values()) for heights, _, peak in drawn.values()
     )
@@ -250,6 +252,13 @@ def over_time_figure(
             draw_limit(chart, y, limit[1], x.start, x.end, limit[0])
             chart.words(x.end - 4, y.inside(limit[1]) - 9, card, anchor="end", boxed=True)
         if not marks_peak:
+            end = phases[0][2]
+            chart.rect(
+                x(end), y.end, x.end - x(end), y.start - y.end, ("#999999", "///"), shade=0.35
+            )
+            chart.words(
+                (x(end) + x.end) / 2, (y.start + y.end) / 2, "?", 40, anchor="middle", boxed=True
+            )
             chart.words(92, y.end - 12, name, 13)
             told.append(name)
             continue
@@ -303,6 +312,15 @@ def steps_of(
             phase, start = "backward", first + phases.pop()[1]
         phases.append((phase, start - first, end - first))
     return heights, phases, totals.index(max(totals))
+
+
+def only_the_first_phase(found: tuple) -> tuple:
+    """What ``steps_of`` gives, with nothing in memory after the first phase ends."""
+    heights, phases, _ = found
+    end = phases[0][2]
+    totals = [sum(column) for column in zip(*heights.values(), strict=True)][:end]
+    shown = {part: [*sizes[:end], *[0] * (len(sizes) - end)] for part, sizes in heights.items()}
+    return shown, phases, totals.index(max(totals))
 
 
 def corners(ys: Iterable[float], x: Scale) -> list[tuple[float, float]]:

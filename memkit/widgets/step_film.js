@@ -8,10 +8,10 @@ const STYLE = `
 .memkit-film .code { position: relative; max-height: 452px; overflow: auto; font: 12.5px/1.7 ui-monospace, monospace;
   border: 1px solid var(--rule); border-radius: 4px; }
 .memkit-film .code p { margin: 0; padding: 5px 8px 0; font: 12px/1.5 system-ui, sans-serif; opacity: .8; }
-.memkit-film .line { display: grid; grid-template-columns: 3.4em minmax(0, 1fr) 86px; height: 22px;
-  line-height: 22px; border-left: 4px solid transparent; }
+.memkit-film .line { display: grid; grid-template-columns: 3.4em minmax(0, 1fr) 86px; min-height: 22px;
+  line-height: 18px; padding: 2px 0; box-sizing: border-box; border-left: 4px solid transparent; }
 .memkit-film .line > :first-child { text-align: right; padding-right: .9em; opacity: .7; }
-.memkit-film .line > :nth-child(2) { white-space: pre; overflow: hidden; text-overflow: ellipsis; }
+.memkit-film .line > :nth-child(2) { white-space: pre-wrap; overflow-wrap: anywhere; }
 .memkit-film .line.on { background: var(--soft); border-color: #D55E00; font-weight: 650; }
 .memkit-film .line.on.gives { border-color: #0072B2; }
 .memkit-film .bar { position: relative; margin: 2px 4px 2px 8px; font-size: 11px; line-height: 18px;
@@ -251,11 +251,15 @@ export function film(place, data, { hasLink = false, guess = null, guessed = () 
       pen.globalAlpha = .3;
       pen.fillRect(from, 20, 1, height - 38);
       pen.globalAlpha = 1;
-      const words = phase || "before", wide = pen.measureText(words).width;
+      const words = phase || "before";
+      pen.font = "12px system-ui, sans-serif";
+      if (to - from < pen.measureText(words).width + 4) pen.font = "9px system-ui, sans-serif";
+      const wide = pen.measureText(words).width;
       if (to - from < wide + 4 || from < end) return;
       pen.fillText(words, from + 3, height - 4);
       end = from + wide + 6;
     });
+    pen.font = "12px system-ui, sans-serif";
     const flag = (event, words, isAbove) => {
       const left = x(event, width), toLeft = left > width / 2;
       pen.setLineDash([4, 3]);

@@ -11,7 +11,9 @@ from cells import CHAPTERS, after_setup, cells_of, home_of, texts_of
 from pretend_card import pretend_card
 
 from book.measurements import MEASUREMENTS
+from course.classroom import chapter_budgets
 from dev.notebooks import notebooks, place_of
+from memkit.fit import CONTEXT_BYTES
 from memkit.units import GIB
 
 NUMBERED = [path for path in notebooks() if path.name[0].isdigit()]
@@ -59,7 +61,9 @@ def needed_by(path: Path, cell_id: str) -> list[str]:
     return order
 
 
-def run_on_pretend_card(path: Path, cell_id: str, source: str | None = None) -> str:
+def run_on_pretend_card(
+    path: Path, cell_id: str, source: str | None = None, total_bytes: int = 8 * GIB
+) -> str:
     """Run a cell on the card, and before it, without one, what it needs; returns what it printed."""
     names, printed = dict(after_setup(path)), []
     texts = texts_of(path.name[:2])
@@ -67,7 +71,7 @@ def run_on_pretend_card(path: Path, cell_id: str, source: str | None = None) -> 
         exec(compile(texts[needed], needed, "exec"), names)
     names["print"] = lambda *words, sep=" ", **_: printed.append(sep.join(map(str, words)))
     names["display"] = printed.append
-    with warnings.catch_warnings(), pretend_card():
+    with warnings.catch_warnings(), pretend_card(total_bytes=total_bytes):
         warnings.simplefilter("ignore")
         exec(compile(source or texts[cell_id], cell_id, "exec"), names)
     return "\n".join(map(str, printed))
@@ -110,12 +114,21 @@ def test_a_chapter_measures_in_its_body_and_shows_a_published_run_without_a_card
     )
 
 
+@pytest.mark.parametrize("path, cell_id", [case for case in IN_CHAPTERS if "-card-" in case.id])
+def test_a_cell_fits_on_the_card_that_its_chapter_s_title_names(path, cell_id, request):
+    """A class shares its cards by these numbers."""
+    if request.node.callspec.id in NEEDS_A_CARD:
+        pytest.skip(f"needs a real card: {NEEDS_A_CARD[request.node.callspec.id]}")
+    budget = chapter_budgets()[path.name[:2]]
+    run_on_pretend_card(path, cell_id, total_bytes=budget + CONTEXT_BYTES)
+
+
 MISTAKES = {
-    "a plan with twice the tokens": (
+    "a model of another depth": (
         "10",
         "card-plan",
-        "torch.zeros(1, 1024,",
-        "torch.zeros(2, 1024,",
+        "Transformer(setup),",
+        "Transformer(replace(setup, model=replace(setup.model, num_layers=3))),",
     ),
     "the weights are in bf16": (
         "01",
@@ -123,7 +136,7 @@ MISTAKES = {
         '.to("cuda"), batch',
         '.to("cuda").bfloat16(), batch',
     ),
-    "another batch": ("01", "card-moments", '.to("cuda"), batch=2', '.to("cuda"), batch=3'),
+    "another batch": ("01", "card-moments", '.to("cuda"), batch=1', '.to("cuda"), batch=2'),
     "autocast is never on": (
         "03",
         "card-autocast",

@@ -63,14 +63,14 @@ def test_what_the_frontier_explorer_chooses():
         assert cheapest(found, room).strategy.name == name
     assert all(point.peak_bytes > room for point in points(MODELS["Llama-3.2-1B"], 8, 4096))
     assert "From 4,096 on nothing fits." in text
-    assert "From 4,096 tokens on, at a micro-batch of 8." in told["segments-read"]
+    assert "From 4,096 tokens on, at a micro-batch of 8." in told["timed-read"]
     large = points(MODELS["GPT-2 large"], 8, 1024)
     assert (
         cheapest(large, room).strategy.name == "none"
-        and "*None* fits the RTX 4090" in told["segments-read"]
+        and "*None* fits the RTX 4090" in told["timed-read"]
     )
     chosen = cheapest(large, fit_on(CARDS["T4"], 0).room_bytes).strategy.name
-    assert f"On a T4 it {chosen.replace('save', 'saves', 1)}." in told["segments-read"]
+    assert f"On a T4 it {chosen.replace('save', 'saves', 1)}." in told["timed-read"]
     on_front = {p.strategy.name for p in pareto_front(points(MODELS["Llama-3.2-1B"], 8, 1024))}
     assert "√L groups" in on_front and "attention core" not in on_front
     assert "√L groups" not in {

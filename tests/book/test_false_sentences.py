@@ -54,7 +54,11 @@ def test_a_trace_misses_scratch_that_no_operation_returns():
     # the operand and the result: no tensor is missed
     assert traced.peak_bytes >= 2 * 2 * 8 * 512 * 64 * 4
     assert traced.peak_bytes + 64 * 512 * 4 <= measured.peak_bytes
-    [words] = [text for text in texts_of("00").values() if "scratch inside a kernel it must be told" in text]
+    [words] = [
+        text
+        for text in texts_of("00").values()
+        if "scratch inside a kernel it must be told" in text
+    ]
     assert "A trace sees every tensor that an operation returns" in words
     assert "misses no tensor that PyTorch allocates" not in "".join(texts_of("00").values())
 
@@ -195,7 +199,7 @@ def test_the_figure_of_the_frontier_is_one_plane():
     )
     assert words.count("peak") == 1 == sum("FLOPs run again" in word for word in words)
     assert not any("sequence" in word for word in words)
-    told = texts_of("04")["segments-read"]
+    told = texts_of("04")["timed-read"]
     assert (
         "draws each way as a point, its FLOPs to the right and its peak upwards" in told
         and " half" not in told

@@ -79,7 +79,7 @@ def test_every_link_of_an_entry_leads_to_a_cell_that_is_there(search):
     ids = {
         chapter: {
             cell["id"]
-            for cell in json.loads(LEDGER.with_name(chapter).read_text(encoding="utf-8"))["cells"]
+            for cell in json.loads((LEDGER.parent / chapter).read_text(encoding="utf-8"))["cells"]
         }
         for chapter in dict(linked)
     }

@@ -35,6 +35,7 @@ WRONG = {
         (with_sum(END, "W + S + G"), "A tied head's two tables are missing"),
         (with_sum(END, "W + S + G + 2 * width * table"), "see `tied`"),
         (with_sum(END, "W + S + G + (width * table if tied else 0)"), "One table is not enough"),
+        (with_sum(END, "W + S + G + (2 * table if tied else 0)"), "times width they are bytes"),
         (with_sum(END, "W + S + G + A"), "The activations are gone"),
         (with_sum(END, "W + S + (2 * width * table if tied else 0)"), "The gradients are missing"),
         (with_sum(STEP, "W + S + G"), "one copy of the weights comes on top"),

@@ -186,6 +186,11 @@ SLIPS_BY_HAND = (
     ),
     (
         "end of the backward",
+        "W + S + G + tables / 4",
+        "table counts values; times width they are bytes.",
+    ),
+    (
+        "end of the backward",
         "W + S + G + tables / 2",
         "One table is not enough: two more than will stay are there.",
     ),

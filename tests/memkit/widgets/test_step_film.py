@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 import pytest
 import torch
@@ -108,3 +109,19 @@ def test_a_timeline_without_events_is_refused():
     bare = MemoryTimeline(instants=(Instant(name="end", total_bytes=0),), source="measured")
     with pytest.raises(ValueError, match="this measured timeline has no events"):
         StepFilm(bare)
+
+
+def test_a_film_that_asks_keeps_its_answer_to_itself(traced):
+    """Neither its words nor its still picture say where the peak is; of the step only the forward is drawn."""
+    told, asks = StepFilm(traced, title="T"), StepFilm(traced, title="T", asks=True)
+    assert "peak" in repr(told) and "in the backward" in repr(told) and "▼" in told.chart.svg()
+    assert repr(asks) == f"T: {len(traced.events):,} events. Where is the peak?"
+    assert (
+        "▼" not in asks.chart.svg()
+        and "MiB," not in asks.chart.alt
+        and "peak" not in asks.chart.alt
+    )
+    assert ">?<" in asks.chart.svg() and ">?<" not in told.chart.svg()
+    forward = traced.at("forward peak", step=1).total_bytes
+    ticks = [float(size) for size in re.findall(r">([\d.]+) MiB<", asks.chart.svg())]
+    assert max(ticks) * 2**20 < 1.1 * forward  # the scale ends at what is drawn
