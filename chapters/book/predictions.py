@@ -51,13 +51,18 @@ class Prediction:
 
 
 def predict(name: str, question: str, *choices: str) -> Prediction:
-    """Ask for a guess, with a button for each choice, or with a field for a number; asked again, it starts anew.
+    """Ask for a guess, with a button for each choice, or with a field for a number.
+
+    Asked again in the same words, it keeps the guess: who runs the cell once more has not taken it back.
 
     Raises: ValueError: an empty name or question.
     """
     if not (name and question):
         raise ValueError(f"name={name!r}, question={question!r}: a guess has a name and a question")
+    before = QUESTIONS.get(name)
     QUESTIONS[name] = Prediction(question, choices)
+    if before and (before.question, before.choices) == (question, choices):
+        QUESTIONS[name].field.value = before.field.value
     return QUESTIONS[name]
 
 

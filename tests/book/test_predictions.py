@@ -15,7 +15,8 @@ def test_a_guess_is_kept_until_it_is_compared():
     assert compare_guesses({"t-1": "two"}) == "How many?\n    your guess: none\n    the answer: two"
     asked.field.value = "one"
     assert compare_guesses({"t-1": "two"}) == "How many?\n    your guess: one\n    the answer: two"
-    assert predict("t-1", "How many?", "one", "two").guess is None  # asked again, it starts anew
+    assert predict("t-1", "How many?", "one", "two").guess == "one"  # run again, it is still there
+    assert predict("t-1", "How many?", "one", "three").guess is None  # another question has none
 
 
 def test_without_choices_it_is_a_field_for_a_number():
