@@ -1,4 +1,4 @@
-"""Printable pages: each chapter's goals, mistakes and summary on one sheet, with room for notes.
+"""Printable pages: each chapter's goals, mistakes and summary on one sheet, or what a lesson asks to keep, and notes.
 
 Chapter 01 has a second sheet: the ledger of a block and a blank timeline to draw one's own run into. The site's
 ``handouts.html`` shows all of them, and prints the one whose address is open; ``make handouts`` makes files of them.
@@ -45,6 +45,20 @@ def section(path: Path, title: str) -> str:
     return ""
 
 
+def to_keep(path: Path) -> str:
+    """A lesson's sentences in bold, each a paragraph of its own, and the table that it closes with."""
+    text = "\n\n".join(
+        "".join(cell["source"])
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+        if cell["cell_type"] == "markdown"
+    )
+    rules = re.findall(r"^\*\*([^*]+)\*\*$", text, re.MULTILINE)
+    tables = re.findall(
+        r"(?:^\|.*\n?)+", text.partition("## Back to the question")[2], re.MULTILINE
+    )
+    return "\n".join([*(f"- {rule}" for rule in rules), "", *tables[:1]])
+
+
 def blank_timeline() -> str:
     """Axes of two training steps without a curve: a reader draws the upper edge of a run of their own."""
     names = ("forward", "backward", "optimizer", "zero_grad")
@@ -86,6 +100,9 @@ def sheets_of(path: Path, files: Files) -> str:
     for name in SECTIONS:
         if text := section(path, name):
             parts.append(f"<h3>{name}</h3>{re.sub('</?a[^>]*>', '', files.markdown(text))}")
+    if len(parts) == 2:  # a lesson has no such sections
+        keep = re.sub("</?a[^>]*>", "", files.markdown(to_keep(path)))
+        parts.append(f"<h3>To keep</h3>{keep}")
     number = path.stem[:2]
     if number != "01":
         return f'<section class="handout" id="handout-{number}">{"".join(parts)}{NOTES}</section>'
@@ -106,7 +123,8 @@ def handouts_page(chapters: list[Path], files: Files) -> Page:
         f'<a href="#handout-{path.stem[:2]}">{path.stem[:2]}</a>' for path in chapters
     )
     page.html = (
-        f'<h1>{page.title}</h1><p class="screen">A chapter\'s goals, common mistakes and summary on a sheet to print. '
+        f'<h1>{page.title}</h1><p class="screen">What to keep of a lesson, or a chapter\'s goals, '
+        "mistakes and summary, on a sheet to print. "
         f'Choose a chapter, and the browser prints its sheet alone: {links}; <a href="#main">all of them</a>.</p>'
     ) + "".join(sheets_of(path, files) for path in chapters)
     return page
