@@ -99,7 +99,7 @@ class Host:
             f'<div class="memkit-panel"><div class="controls">{boxes}</div>{later}'
             f'<div class="memkit-verdict" data-id="verdict">{inside["verdict"]}</div>'
             f'<div class="memkit-alert" data-id="alert"></div>'
-            f'<div class="memkit-view view" data-id="picture">{inside["picture"]}</div>'
+            f'<div class="memkit-view view" data-id="picture" tabindex="0">{inside["picture"]}</div>'
             f'<div data-id="status">{inside["status"]}</div>'
             f'<div class="memkit-more" data-id="more">{inside["more"]}</div><div>{FOLD}</div>'
             f'<div class="memkit-table" data-id="table">{inside["table"]}</div>'

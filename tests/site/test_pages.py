@@ -234,7 +234,7 @@ def test_a_reader_with_keys_alone_goes_through_a_page(page, address):
         page.locator("main [type=radio]").count()
         - page.locator("main form:has([type=radio])").count()
     )
-    assert seen >= controls - radios - 3 > 50, (
+    assert seen >= controls - radios - 3 > 40, (
         "every control of the text, and then on to what follows it"
     )
 
