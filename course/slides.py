@@ -74,7 +74,7 @@ def page(name: str = "workshop") -> str:
     )
     return SlidesExporter(
         config=settings, embed_images=True, reveal_number="c/t"
-    ).from_notebook_node(slides(name))[0]
+    ).from_notebook_node(slides(name), {"metadata": {"path": str(ROOT)}})[0]  # where it may look
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The workshop's slides: every section of the syllabus, with its outputs, and nothing that gives an answer away."""
 
+import contextlib
 import re
 
 import pytest
@@ -9,8 +10,9 @@ from course.slides import SYLLABI, item, page
 
 
 @pytest.fixture(scope="module")
-def soup():
-    return BeautifulSoup(page(), "html.parser")
+def soup(tmp_path_factory):
+    with contextlib.chdir(tmp_path_factory.mktemp("elsewhere")):  # nbconvert looks for pictures
+        return BeautifulSoup(page(), "html.parser")
 
 
 def test_each_part_of_the_syllabus_begins_to_the_right(soup):
