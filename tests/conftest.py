@@ -51,6 +51,14 @@ def _load_torchvision_without_cuda():
 TORCHVISION = _load_torchvision_without_cuda() if importlib.util.find_spec("torchvision") else None
 
 
+@pytest.fixture(autouse=True)
+def _the_folder_is_left_as_it_was():
+    """The next test would look for its files elsewhere."""
+    before = os.getcwd()
+    yield
+    assert os.getcwd() == before
+
+
 def pytest_collection_modifyitems(items):
     """Tests marked ``gpu`` run where there is a CUDA card; ``layers`` says which are left to ``make sweep``."""
     for item in items:

@@ -1,7 +1,6 @@
 """What a report says beside its number: other people's faults as small programs, the numbers by hand or by torch."""
 
 import json
-import os
 import re
 import sys
 import textwrap
@@ -255,8 +254,6 @@ def test_the_first_line_is_there_before_anything_else_is_traced(report, monkeypa
         r"expected on the card: it fits on one T4.",
         first,
     )
-    monkeypatch.undo()
-    os.chdir(Path(__file__).parent)
 
 
 def test_what_is_printed_early_is_not_printed_again(report):
