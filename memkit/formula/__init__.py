@@ -18,6 +18,17 @@ Reading order:
 - ``estimate``: bytes at each instant of a step: ``estimate_memory``
 """
 
-from memkit import lazy_names
-
-__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
+from .activations import (
+    Kept,
+    Ledger,
+    activation_bytes,
+    activation_ledger,
+    autocast_cast_bytes,
+    block_ledger,
+)
+from .estimate import estimate_memory, second_step
+from .kernels import embedding_backward_buffers
+from .liveness import Walk
+from .model import addition, model_of
+from .parameters import Parameter, count_by_kind, count_parameters, parameter_ledger
+from .states import bytes_per_parameter, state_bytes, state_ledger

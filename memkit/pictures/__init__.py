@@ -15,6 +15,8 @@ Reading order:
 - ``bits``: one code, bit by bit, and a number in many formats
 """
 
-from memkit import lazy_names
-
-__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
+from .bars import Bar, bars_figure, rows_figure
+from .bits import bit_figure
+from .colours import COLOUR
+from .svg import Chart
+from .timeline import choices_figure, compare_figure, over_time_figure, timeline_figure

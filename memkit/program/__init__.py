@@ -11,6 +11,8 @@ Reading order:
 - ``transformer``: GPT-2 and Llama in one small module, and their training step
 """
 
-from memkit import lazy_names
-
-__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
+from .checkpointing import saving_policy
+from .hooks import run_steps
+from .log import Log, timeline_of
+from .optimizers import make_optimizer, make_step_optimizer
+from .transformer import Block, Transformer, strategy_build, training_build

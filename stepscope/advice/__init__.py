@@ -10,6 +10,7 @@ Reading order:
 - ``diagnosis``: from a recording or a trace: peak, parts, lines, what grows, and cures
 """
 
-from memkit import lazy_names
-
-__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
+from .changes import CHANGES, Change, Effect, advice_in_words, effects_on_setup
+from .diagnosis import diagnose_memory
+from .growing import growing_lines
+from .left_out import fits_of, left_out_of

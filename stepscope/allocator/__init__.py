@@ -11,6 +11,15 @@ Reading order:
 - ``film``: the allocator step by step, in words and rows, and a few short stories worth watching
 """
 
-from memkit import lazy_names
-
-__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
+from .caching import AllocatorConfig, CachingAllocator, Driver, OutOfMemory
+from .film import (
+    STORIES,
+    AllocatorState,
+    Film,
+    growing_story,
+    holes_story,
+    rounding_story,
+    step_story,
+)
+from .replay import Failure, Player, Replay, replay_trace
+from .snapshots import RecordedRun, predicted_snapshot, read_snapshot, write_snapshot

@@ -7,6 +7,5 @@ Reading order:
 - ``job``: what a job keeps between steps, what it moves to the host, how it runs
 """
 
-from memkit import lazy_names
-
-__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
+from .adapters import count_adapter_parameters, trained_parameters
+from .job import Standing, host_bytes, job_state_bytes, job_state_ledger, link_bytes, standing_of

@@ -12,6 +12,8 @@ Reading order:
 - ``search``: every plan for a job, the unbeaten ones, and the one to take
 """
 
-from memkit import lazy_names
-
-__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
+from .code import code_of
+from .plan import FACTORS, TrainingPlan, plan_of
+from .run_code import traced
+from .search import RULE, PlansFound, find_plans
+from .ways import not_tried, ways_of

@@ -8,6 +8,6 @@ Reading order:
 - ``hugging_face``: a real module and its training step from a config.json alone
 """
 
-from memkit import lazy_names
-
-__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
+from .hugging_face import hugging_face_build, hugging_face_model
+from .job import LoRALinear, add_adapters, in_4_bits, job_build
+from .sharded import one_rank_of, sharded_build, wrap_model

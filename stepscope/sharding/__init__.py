@@ -10,6 +10,6 @@ Reading order:
 - ``traffic``: bytes that a step sends, and when computing hides them
 """
 
-from memkit import lazy_names
-
-__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
+from .step import Group, estimate_sharded, groups_of
+from .traffic import Traffic, step_traffic
+from .zero import resting_bytes, zero_saving

@@ -13,7 +13,3 @@ Reading order:
 - ``commands``: what each command finds: bytes, text and data
 - ``command_line``: ``main``: from the words of a shell to text and an exit code
 """
-
-from memkit import lazy_names
-
-__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

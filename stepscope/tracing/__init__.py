@@ -19,6 +19,5 @@ Reading order:
 - ``trace``: ``trace_script``: every allocation of a step
 """
 
-from memkit import lazy_names
-
-__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
+from .refusals import NeedsValues
+from .trace import trace_script
