@@ -56,11 +56,8 @@ def workspace_bytes(compute_capability: tuple[int, int], torch_version: str = NE
     version = (int(digits[1]), int(digits[2])) if digits else (0, 0)
     if version < (2, 0):
         raise ValueError(f"torch_version={torch_version!r} is not 2.0 or later")
-    return (
-        LARGER_BYTES
-        if version >= LARGER_SINCE.get(compute_capability[0], (99, 0))
-        else SMALLER_BYTES
-    )
+    since = LARGER_SINCE.get(compute_capability[0], (99, 0))
+    return LARGER_BYTES if version >= since else SMALLER_BYTES
 
 
 def training_workspace_bytes(compute_capability: tuple[int, int]) -> int:
@@ -113,12 +110,9 @@ class Fit:
     @property
     def verdict(self) -> str:
         """``fits``, ``should fit``, ``may just fit`` or ``does not fit``."""
-        rooms = (
-            ("fits", self.least_bytes),
-            ("should fit", self.expected_bytes),
-            ("may just fit", self.most_bytes),
-        )
-        return next((words for words, room in rooms if room >= 0), "does not fit")
+        spare = self.least_bytes, self.expected_bytes, self.most_bytes, 0
+        words = "fits", "should fit", "may just fit", "does not fit"
+        return next(word for word, num_bytes in zip(words, spare, strict=True) if num_bytes >= 0)
 
     @property
     def headline(self) -> str:
@@ -127,10 +121,10 @@ class Fit:
         return f"{self.verdict.capitalize()}: {need} of {room} for tensors on one {self.card}."
 
     def __str__(self) -> str:
-        decides, when = (
-            (self.least_bytes, "worst") if self.is_expected else (self.most_bytes, "best")
-        )
-        ends = f"probably {_left(self.expected_bytes)}, at {when} {_left(decides)}"
+        at_end = f"at worst {_left(self.least_bytes)}"
+        if not self.is_expected:
+            at_end = f"at best {_left(self.most_bytes)}"
+        ends = f"probably {_left(self.expected_bytes)}, {at_end}"
         return f"It {self.verdict} on one {self.card}: {ends}; context, workspaces and fragments counted."
 
 
@@ -149,11 +143,7 @@ def planned_room(card_bytes: int) -> int:
 
     Raises: ValueError: no card, or a context as large as the card.
     """
-    room = as_whole_number("card_bytes", card_bytes, 1) - CONTEXT_BYTES
-    if room < 1:
-        raise ValueError(
-            f"card_bytes={card_bytes} less context_bytes={CONTEXT_BYTES} leaves no room"
-        )
+    room = as_whole_number("card_bytes", card_bytes, CONTEXT_BYTES + 1) - CONTEXT_BYTES
     return room - room // SLACK_SHARE
 
 
