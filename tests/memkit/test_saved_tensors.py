@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from memkit.saved_tensors import saved_bytes, saved_storages
+from memkit.measure import saved_bytes, saved_storages
 
 
 def test_a_product_keeps_both_factors_and_an_addition_nothing():
