@@ -36,7 +36,7 @@ from memkit.program.hooks import OutsideBuild, run_steps, tensors_in, torch_as_b
 from memkit.program.log import Log, timeline_of
 from memkit.setup import DEVICES
 from memkit.timeline import MAX_STEPS, MemoryTimeline
-from memkit.units import as_one_of, as_whole_number, format_bytes
+from memkit.units import as_one_of, as_whole_number
 
 
 def cap_gpu(environment: Mapping[str, str] | None = None) -> int | None:
@@ -334,20 +334,15 @@ def cuda_entries(lines: list[dict], mark_sizes: tuple[int, ...]) -> list[Entry]:
 class SavedStorage:
     """One storage that the backward will need: the shape and dtype of the first tensor saved from it, and its bytes.
 
-    ``num_saves`` counts how often operations saved it, ``ops`` names them; ``is_elsewhere`` says that the
-    caller counts it elsewhere, as one does with parameters.
+    ``ops`` names the operations that saved it; ``is_elsewhere`` says that the caller counts it elsewhere, as one does
+    with parameters.
     """
 
     shape: tuple[int, ...]
     dtype: str
     num_bytes: int
-    num_saves: int = 0
     is_elsewhere: bool = False
     ops: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        size = "counted elsewhere" if self.is_elsewhere else format_bytes(self.num_bytes)
-        return f"{'×'.join(map(str, self.shape)) or 'scalar'} {self.dtype}, saved {self.num_saves}×: {size}"
 
 
 class CallNames(TorchFunctionMode):
@@ -392,9 +387,8 @@ def saved_storages(
                 num_bytes=storage.nbytes(),
                 is_elsewhere=key in known,
             )
-        before = saved[key]
-        ops = tuple(dict.fromkeys((*before.ops, calls.name or "custom function")))
-        saved[key] = replace(before, num_saves=before.num_saves + 1, ops=ops)
+        ops = *saved[key].ops, calls.name or "custom function"
+        saved[key] = replace(saved[key], ops=tuple(dict.fromkeys(ops)))
         return tensor.detach()
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor), calls:

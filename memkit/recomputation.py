@@ -107,7 +107,7 @@ def blocks_ledger(setup: TrainingSetup, strategy: Strategy) -> Ledger:
     setup = setup.under(strategy)
     model = model_of(setup)
     title = f"{setup.model.num_layers} blocks, {setup.recomputation.name}"
-    return ledger_of(model, title, range(1, len(model.units) + 1), setup)
+    return ledger_of(model, title, range(1, len(model.units) + 1))
 
 
 def stored_bytes(setup: TrainingSetup, strategy: Strategy) -> int:

@@ -165,7 +165,7 @@ def block_ledger(setup: TrainingSetup) -> Ledger:
     one = replace(setup, model=replace(setup.model.one_block, num_layers=2 * first - 1))
     model = model_of(one, is_whole=True)
     units = range(1, len(model.units) + 1)
-    return ledger_of(model, "one block", units[first - 1 :][:1] or units, setup)
+    return ledger_of(model, "one block", units[first - 1 :][:1] or units)
 
 
 def activation_bytes(setup: TrainingSetup) -> int:
@@ -181,7 +181,7 @@ def activation_bytes(setup: TrainingSetup) -> int:
     model = model_of(setup)
     end = len(model.units) + 1
     ones = Entry(model.loss, "gradient of the loss, 1", "loss", end, ["backward()"])
-    return ledger_of(model, "activations", range(end + 1), setup, [ones]).held_bytes
+    return ledger_of(model, "activations", range(end + 1), [ones]).held_bytes
 
 
 def autocast_cast_bytes(setup: TrainingSetup) -> int:
@@ -200,14 +200,10 @@ def autocast_cast_bytes(setup: TrainingSetup) -> int:
 
 
 def ledger_of(
-    model: Transformer,
-    title: str,
-    units: Iterable[int],
-    setup: TrainingSetup,
-    more: Iterable[Entry] = (),
+    model: Transformer, title: str, units: Iterable[int], more: Iterable[Entry] = ()
 ) -> Ledger:
     """Lines of these units, equal ones counted. What a strategy has moved to the host is left out."""
-    lines: Counter[Kept] = Counter()
+    setup, lines = model.setup, Counter()
     entries, is_on_host = [*entries_of(model).values(), *more], setup.recomputation.scope == "host"
     for unit in units:
         is_moved = is_on_host and 0 < unit <= len(model.units)

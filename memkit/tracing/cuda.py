@@ -283,22 +283,16 @@ ANSWERS = {
 """What functions of ``torch.cuda`` say of a card that nobody has chosen."""
 
 
-class AnyDevice(nullcontext):
-    """In place of ``torch.cuda.device``, a class, as libraries annotate with it."""
-
-    def __init__(self, *_):
-        super().__init__()
-
-
 def entries(names: str) -> list:
     """Every Python entry of these ATen operations."""
     homes = (torch, torch._C._nn, Tensor, torch._C._linalg, torch._C._VariableFunctions)
-    spelled = []
+    places = [(home, name) for name in names.split() for home in homes]
     for name in names.split():
-        spelled += (name, f"__{name}__", f"__r{name}__") if name in ("matmul", "pow") else (name,)
-    found = [getattr(home, name) for name in spelled for home in homes if hasattr(home, name)]
-    linalg = [name.removeprefix("linalg_") for name in names.split() if name.startswith("linalg_")]
-    return found + [getattr(torch.linalg, name) for name in linalg if hasattr(torch.linalg, name)]
+        if name in ("matmul", "pow"):  # @ and **
+            places += [(Tensor, f"__{name}__"), (Tensor, f"__r{name}__")]
+        if name.startswith("linalg_"):
+            places.append((torch.linalg, name.removeprefix("linalg_")))
+    return [getattr(home, name) for home, name in places if hasattr(home, name)]
 
 
 def is_card(device: object) -> bool:
@@ -474,7 +468,7 @@ def pretend_cuda(make_card: Callable[[], Card] = Card) -> Iterator[Card]:
             for name, value in ANSWERS.items()
         ]
         stand_ins += [
-            (torch.cuda, "device", AnyDevice),
+            (torch.cuda, "device", nullcontext),  # a class, as libraries annotate with it
             # An optimizer's step asks whether a graph is captured; a CUDA build without a driver fails there.
             (torch.accelerator, "current_accelerator", lambda *_, **__: None),
             (torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state()),

@@ -157,15 +157,9 @@ def scratch_of_attention(func, args: tuple) -> int:
 
 
 REUSES_FIRST_ARGUMENT = {
-    aten.add.Tensor,
-    aten.scatter.src,
-    aten.scatter.value,
-    aten.scatter_add.default,
-    aten.index_put.default,
-    aten.masked_scatter.default,
-    aten.index_fill.int_Scalar,
-    aten.index_fill.int_Tensor,
-    aten.logical_and.default,
+    f"aten::{name}"
+    for name in "add.Tensor scatter.src scatter.value scatter_add index_put masked_scatter "
+    "index_fill.int_Scalar index_fill.int_Tensor logical_and".split()
 }
 
 
@@ -281,7 +275,8 @@ class Tracer(TorchDispatchMode):
         with torch._C.DisableTorchFunction():  # in a backward ``Card`` would see the lines below
             # taken here once: a function between here and it would move bytes
             frame = sys._getframe(1)
-            if func in REUSES_FIRST_ARGUMENT and self.runs_in_place(func, args, frame.f_code):
+            may_reuse = func.name() in REUSES_FIRST_ARGUMENT
+            if may_reuse and self.runs_in_place(func, args, frame.f_code):
                 out = args[0]
             else:
                 out = self.run(func, args, kwargs, frame)
