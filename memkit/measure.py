@@ -158,7 +158,7 @@ def provenance(device: str) -> dict[str, str]:
 
 
 class Recorder:
-    """Leaves a mark in the machine's own record at each door, and remembers what passed since the last."""
+    """Leaves a mark in the machine's own record at each call of ``now``, and remembers what it saw since the last."""
 
     is_empty = False  # what was allocated is read when the program has ended
 

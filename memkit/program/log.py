@@ -160,7 +160,7 @@ class Log:
         """Of what was made before the first step and never freed: a second set of the trained weights.
 
         An EMA's shadow in a list is no parameter of anything, and no activation either: half the batch does not
-        halve it. It is told by its sizes, one of each trained weight's, in the same dtype or in float32.
+        halve it. It is known by its sizes, one of each trained weight's, in the same dtype or in float32.
         """
         trained = Counter(self.sizes[block] for block in self.trained)
         rest = self.live - self.trained - self.states - self.gradients

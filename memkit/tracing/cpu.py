@@ -98,7 +98,7 @@ def as_laid_out(func, args: tuple, out: object) -> tuple[object, list[int]]:
 
 @contextmanager
 def fake_cpu(tracer, mode: ShapesOnly | None = None) -> Iterator[ShapesOnly]:
-    """Inside, every new tensor is fake; ``tracer`` is told of what no dispatch mode sees."""
+    """Inside, every new tensor is fake; ``tracer`` notes what no dispatch mode sees, too."""
     get_rng_state = torch.get_rng_state
 
     def noted_rng_state() -> Tensor:
