@@ -517,6 +517,21 @@ class Transformer:
         return self.graph.op("clone", [x], HEADS, name=copied, ways=(SAME,))
 
 
+ADDITIONS: list[tuple[type[Transformer], Callable[[TrainingSetup], bool]]] = []
+"""Each with the setups that get it, beside others that they ask for."""
+
+
+def addition(is_asked_for: Callable[[TrainingSetup], bool]) -> Callable[[type], type]:
+    """For a subclass of ``Transformer``: the setups for which this holds get it."""
+
+    def add(kind: type[Transformer]) -> type[Transformer]:
+        ADDITIONS.append((kind, is_asked_for))
+        return kind
+
+    return add
+
+
+@addition(lambda x: x.model.norm == "rmsnorm" and (x.device == "cpu" or not x.uses_fused_norm))
 class WithNormInSteps(Transformer):
     """A transformer whose RMSNorm is many operations."""
 
@@ -565,6 +580,7 @@ RANDOM_STATE_BYTES = 5056
 """The state of the CPU's random number generator (``torch.get_rng_state()``), which every checkpoint keeps."""
 
 
+@addition(lambda setup: setup.device == "cpu")
 class OnCPU(Transformer):
     """A transformer on the CPU: its allocator does not round, its kernels take nothing, its autocast widens nothing."""
 
@@ -603,28 +619,6 @@ class OnCPU(Transformer):
         return super().cross_entropy(
             self.graph.cast(logits, "float32") if self.autocast else logits, targets
         )
-
-
-def has_norm_kernel(setup: TrainingSetup) -> bool:
-    """Whether RMSNorm is one kernel."""
-    return setup.uses_fused_norm and setup.device == "cuda"
-
-
-ADDITIONS: list[tuple[type[Transformer], Callable[[TrainingSetup], bool]]] = [
-    (OnCPU, lambda setup: setup.device == "cpu"),
-    (WithNormInSteps, lambda setup: setup.model.norm == "rmsnorm" and not has_norm_kernel(setup)),
-]
-"""Each with the setups that get it, beside others that they ask for."""
-
-
-def addition(is_asked_for: Callable[[TrainingSetup], bool]) -> Callable[[type], type]:
-    """For a subclass of ``Transformer``: the setups for which this holds get it."""
-
-    def add(kind: type[Transformer]) -> type[Transformer]:
-        ADDITIONS.append((kind, is_asked_for))
-        return kind
-
-    return add
 
 
 @lru_cache
