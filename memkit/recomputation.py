@@ -5,23 +5,16 @@ keeps its whole ledger. The price is counted in FLOPs of matrix products, the fo
 PyTorch stops a recomputation once the last kept tensor is there, so that the last product of a region runs
 only if a dropout after it keeps a mask.
 
-On the memory-compute plane stand each strategy's FLOPs and peak, both the formula's. It has none for the peak of the
-reentrant checkpoint, which is not on the plane. A strategy is
-on the Pareto front if no other is as good in both and better in one.
+On the memory-compute plane are each strategy's FLOPs and peak, both the formula's. It has none for the peak of the
+reentrant checkpoint, which is not on the plane. A strategy is on the Pareto front if no other is as good in both and
+better in one.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from memkit.formula.activations import (
-    Entry,
-    Kept,
-    Ledger,
-    activation_bytes,
-    entries_of,
-    ledger_of,
-)
+from memkit.formula.activations import Entry, Kept, Ledger, activation_bytes, entries_of, ledger_of
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.liveness import Walk
 from memkit.formula.model import model_of

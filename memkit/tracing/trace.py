@@ -196,10 +196,7 @@ VALUE_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 def trace_memory(
-    build: Callable[[], Callable[[], object]],
-    *,
-    device: str = "cuda",
-    steps: int = 2,
+    build: Callable[[], Callable[[], object]], *, device: str = "cuda", steps: int = 2
 ) -> MemoryTimeline:
     """The memory of ``steps`` training steps as CUDA or the CPU would allocate it, from the program itself.
 
