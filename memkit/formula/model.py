@@ -23,7 +23,6 @@ from memkit.formula.kernels import (
     efficient_backward_buffers,
     embedding_backward_buffers,
     flash_backward_buffers,
-    row_sum_buffers,
     sum_buffers,
 )
 from memkit.formula.liveness import operations_table
@@ -302,7 +301,8 @@ class Transformer:
 
     def summed_rows(self, num_rows: int, width: int, is_product: bool = False) -> Summed:
         """How the gradient of one row is made that stands beside all rows: a bias, a norm's weight."""
-        return Summed(self.highest(row_sum_buffers(num_rows, width)), is_product)
+        stages = sum_buffers([(num_rows, width)], [(width, 1)])
+        return Summed(self.highest(stages), is_product)
 
     def along_rows(self, num_rows: int, width: int) -> int:
         """Scratch of a sum along each of so many rows."""

@@ -19,7 +19,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from memkit.models import ModelConfig
 
@@ -67,20 +67,17 @@ def embedding_parameters(config: ModelConfig) -> tuple[Parameter, ...]:
     return (tokens, positions) if config.position == "learned" else (tokens,)
 
 
-def gelu_parameters(config: ModelConfig) -> list[Parameter]:
-    """The MLP of GPT-2: up, down."""
+def mlp_parameters(config: ModelConfig, is_gated: bool = False) -> list[Parameter]:
+    """The MLP of GPT-2: up, down; the gated one of Llama: gate, up, down."""
+    layers = {"mlp.gate": "f h"} if is_gated else {}
+    layers |= {"mlp.up": "f h", "mlp.down": "h f"}
     bias = config.has_mlp_bias
-    return [*_linear(config, "mlp.up", "f h", bias), *_linear(config, "mlp.down", "h f", bias)]
-
-
-def swiglu_parameters(config: ModelConfig) -> list[Parameter]:
-    """The gated MLP of Llama: gate, up, down."""
-    return [*_linear(config, "mlp.gate", "f h", config.has_mlp_bias), *gelu_parameters(config)]
+    return [p for name, axes in layers.items() for p in _linear(config, name, axes, bias)]
 
 
 MLP_PARAMETERS: dict[str, Callable[[ModelConfig], list[Parameter]]] = {
-    "gelu": gelu_parameters,
-    "swiglu": swiglu_parameters,
+    "gelu": mlp_parameters,
+    "swiglu": partial(mlp_parameters, is_gated=True),
 }
 """The parameters of an MLP, by the kind that ``ModelConfig.mlp_of`` names."""
 
