@@ -23,7 +23,6 @@ TORCH = {
     "program",
     "tracing",
     "measure",
-    "saved_tensors",
     "by_hand",
     "small_card",
     "tool",

@@ -12,7 +12,14 @@ from typing import NamedTuple
 
 from memkit.formula.liveness import Block, Recorder
 from memkit.formula.parameters import Parameter, parameter_ledger, times_of
-from memkit.formula.run import Run, run_of
+from memkit.formula.run import (
+    Run,
+    place,
+    run_of,
+    write_states,
+    write_update,
+    write_weights,
+)
 from memkit.formula.states import (
     StateTensor,
     gradient_tensors,
@@ -20,7 +27,6 @@ from memkit.formula.states import (
     shared_tensors,
     weight_tensors,
 )
-from memkit.formula.update import place, write_states, write_update, write_weights
 from memkit.models import ModelConfig
 from memkit.recipes import OptimizerConfig, Precision
 from stepscope.formula.adapters import (

@@ -16,7 +16,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from memkit.formats.records import tensor_bytes
-from memkit.formula import update
 from memkit.formula.estimate import estimate_run
 from memkit.formula.liveness import FREED, Block, Recorder, Segment, Walk
 from memkit.formula.parameters import (
@@ -26,8 +25,7 @@ from memkit.formula.parameters import (
     output_parameters,
     parameter_ledger,
 )
-from memkit.formula.run import Run
-from memkit.formula.update import write_states, write_update, write_weights
+from memkit.formula.run import Run, keep_gradients, write_states, write_update, write_weights
 from memkit.setup import TrainingSetup
 from memkit.timeline import MemoryTimeline
 from stepscope.setup import Job, Layout, Place
@@ -252,7 +250,7 @@ class FullySharded(Rank):
         """Each block is gathered again, the one before it ahead; its gradients are reduced to a share."""
         ranks, out, outside = self.ranks.copy(), [], []
         last = walk.backward[0].unit
-        for segment in update.kept(walk.backward, walk.block_bytes, self.gradient_dtypes(setup)):
+        for segment in keep_gradients(walk.backward, walk.block_bytes, self.gradient_dtypes(setup)):
             unit, is_block = segment.unit, 0 < segment.unit < last
             if self.layout.stage == 3:
                 if is_block:

@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
-from memkit.program.optimizers import class_of
+from memkit.program.transformer import class_of
 from memkit.units import as_one_of
 from stepscope.optimizers import OPTIMIZERS
 from stepscope.tool.script import Script, nothing_to_do

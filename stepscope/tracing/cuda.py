@@ -13,8 +13,7 @@ from torch.utils._device import _device_constructors
 
 from memkit.formula.kernels import Stages
 from memkit.program.hooks import tensors_in
-from memkit.tracing.cuda import FROM_DATA, Card, pretend_cuda
-from memkit.tracing.kernels import BY_NAME, KERNELS
+from memkit.tracing.cuda import BY_NAME, FROM_DATA, KERNELS, Card, pretend_cuda
 from memkit.units import round_up
 from stepscope.tracing.card import CARD, STAND_INS, CardGenerator
 from stepscope.tracing.host import META, Place, Places, place_named

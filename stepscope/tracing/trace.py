@@ -18,9 +18,9 @@ from memkit.program.log import timeline_of
 from memkit.setup import DEVICES
 from memkit.timeline import MAX_STEPS, MemoryTimeline
 from memkit.tracing import trace as kit
-from memkit.tracing.kernels import kernels_on_meta
+from memkit.tracing.cuda import kernels_on_meta
 from memkit.tracing.trace import Lines
-from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
+from memkit.units import as_one_of, as_whole_number
 from stepscope.program.threads import watching_threads
 from stepscope.tracing.card import counted
 from stepscope.tracing.cpu import fake_cpu_for_script
@@ -106,8 +106,7 @@ def trace_script(
             tracer.known.assumptions = assumptions
             run_steps(build, steps, tracer)
     assumptions.refuse_unused()
-    granularity = ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1
-    timeline = timeline_of(tracer.log, source="traced", device=device, granularity=granularity)
+    timeline = timeline_of(tracer.log, "traced", device)
     refused = [
         f"this was refused, and the program went on without it: {what}"
         for what in dict.fromkeys(REFUSED)
@@ -342,7 +341,7 @@ def recording(device: str, *, starts_in_host: bool = False):
         else:
             tracer = ScriptTracer("cpu")
             mode = stack.enter_context(fake_cpu_for_script(tracer))
-            stack.enter_context(kernels_on_meta("cpu"))
+            stack.enter_context(kernels_on_meta())
         # A real tensor is the host's, which the CPU's rules alone count.
         stack.enter_context(watching_threads(lambda tensor: device == "cpu" or tensor.is_meta))
         tracer.known, tracer.about_number = mode.known, mode.about_number

@@ -80,8 +80,7 @@ class PolicyBill:
 def bill_of(make_policy: Callable[[], Callable]) -> PolicyBill:
     """A policy's bytes and FLOPs on a small Llama, traced and counted."""
     from memkit.program.transformer import strategy_build
-    from memkit.tracing.flops import counted_flops
-    from memkit.tracing.trace import trace_memory
+    from memkit.tracing.trace import counted_flops, trace_memory
 
     setup, sbh = SMALL_LLAMA, SMALL_LLAMA.seq_len * SMALL_LLAMA.model.hidden_size
 
