@@ -30,8 +30,8 @@ TORCH = {
 }
 """The rooms that run programs. ``widgets`` draws, with ipywidgets; the others load neither."""
 HEAVY = ("torch", "matplotlib", "ipywidgets")
-RULES = ["memkit.low_precision", "memkit.low_precision.autocast", "memkit.low_precision.scaling"]
-"""Formula, pictures and widgets use them; only the layer that follows them, ``fp8``, is torch's."""
+RULES = ["memkit.low_precision"]
+"""The folder itself; its modules are torch's."""
 
 
 @cache

@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from memkit.formats.reading import CodeReading, Nearest, number_text, read_code
 from memkit.formats.records import Format
+from memkit.formats.single import CodeReading, Nearest, number_text, read_code
 from memkit.pictures.axes import Scale
 from memkit.pictures.colours import LOOKS, OKABE_ITO
 from memkit.pictures.svg import GREY, PAPER, SUPERSCRIPTS, Chart, text_width

@@ -9,7 +9,7 @@ from importlib import import_module
 import torch
 from torch import nn
 
-from memkit.low_precision.sixteen_bit_adamw import SixteenBitAdamW
+from memkit.low_precision.sixteen_bits import SixteenBitAdamW
 from memkit.optimizers import Optimizer
 from memkit.recipes import OptimizerConfig
 from memkit.setup import TrainingSetup

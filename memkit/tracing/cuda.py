@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._device import _device_constructors
 
-from memkit.low_precision.autocast import FLOAT32, FLOAT32_OUTPUT, LOWER_PRECISION, PROMOTE
+from memkit.low_precision.sixteen_bits import FLOAT32, FLOAT32_OUTPUT, LOWER_PRECISION, PROMOTE
 from memkit.program.hooks import torch_as_before
 from memkit.tracing.kernels import fused_attention, kernels_on_meta
 from memkit.tracing.shapes import ShapesOnly, shapes_only

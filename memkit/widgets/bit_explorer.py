@@ -2,16 +2,17 @@
 
 import math
 
-from memkit.formats.reading import (
+from memkit.formats.records import FORMATS, FloatFormat, get_format
+from memkit.formats.single import (
     CodeReading,
     Nearest,
+    check_code,
+    encode_one,
     nearest_in,
     number_text,
     parse_number,
     read_code,
 )
-from memkit.formats.records import FORMATS, FloatFormat, get_format
-from memkit.formats.single import check_code, encode_one
 from memkit.pictures.bits import COMPARED, explorer_figure, note_on
 from memkit.units import as_whole_number
 from memkit.widgets.explorer import Bits, Choice, Entry, Explorer, Switch, View

@@ -8,10 +8,8 @@ import numpy as np
 import torch
 
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
-from memkit.formats.decoding import decode
 from memkit.formats.records import FORMATS
-from memkit.formats.rounding import encode, round_to
-from memkit.formats.running_sums import running_sum
+from memkit.formats.rounding import decode, encode, round_to, running_sum
 
 
 def to_bfloat16(bits: int) -> int:
