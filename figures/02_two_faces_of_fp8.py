@@ -9,9 +9,8 @@ from pathlib import Path
 from memkit.formats.records import get_format
 from memkit.formats.rounding import all_values
 from memkit.formats.single import number_text
-from memkit.pictures.axes import Scale
 from memkit.pictures.colours import BLUE, GREEN, VERMILION
-from memkit.pictures.svg import FAINT, GREY, SUPERSCRIPTS, Chart
+from memkit.pictures.svg import FAINT, GREY, SUPERSCRIPTS, Chart, Scale
 
 
 def number_line_figure(*names: str) -> Chart:

@@ -9,9 +9,8 @@ from itertools import pairwise
 
 from memkit.formats.records import Format
 from memkit.formats.single import CodeReading, Nearest, number_text, read_code
-from memkit.pictures.axes import Scale
 from memkit.pictures.colours import LOOKS, OKABE_ITO
-from memkit.pictures.svg import GREY, PAPER, SUPERSCRIPTS, Chart, text_width
+from memkit.pictures.svg import GREY, PAPER, SUPERSCRIPTS, Chart, Scale, text_width
 
 WIDEST_BOX = 48
 COMPARED = (

@@ -359,13 +359,19 @@ def table_of(
     peaks: Mapping[str, Instant], fits: Mapping[str, Fit], columns: Mapping[str, Sequence[str]]
 ) -> list[tuple[str, ...]]:
     """A row for each name: its peak, where that is, whether it fits, and ``columns``."""
-    columns = {
-        "plan": [name.replace("\n", " ") for name in peaks],
-        "peak": [format_bytes(peak.total_bytes) for peak in peaks.values()],
-        "at": [where(peak) for peak in peaks.values()],
-        "on the card": [fits[name].verdict for name in peaks],
-        **columns,
-    }
+    return rows_of(
+        {
+            "plan": [name.replace("\n", " ") for name in peaks],
+            "peak": [format_bytes(peak.total_bytes) for peak in peaks.values()],
+            "at": [where(peak) for peak in peaks.values()],
+            "on the card": [fits[name].verdict for name in peaks],
+            **columns,
+        }
+    )
+
+
+def rows_of(columns: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
+    """Columns by their headers as rows, the header first."""
     return [tuple(columns), *zip(*columns.values(), strict=True)]
 
 
