@@ -8,6 +8,16 @@ Reading order:
 - ``fp8``: cast, product and layer in eight or four bits
 """
 
-from memkit import lazy_names
+from memkit.formats.blocks import SCALINGS, factors_from, relative_error, scale_to
 
-__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
+from .fp8 import FP8_RECIPES, DelayedScale, Fp8Linear, Fp8Recipe, cast_to, convert_to_fp8
+from .sixteen_bits import (
+    FLOAT32,
+    FLOAT32_OUTPUT,
+    LOWER_PRECISION,
+    PROMOTE,
+    ScaledGradients,
+    SixteenBitAdamW,
+    add_with_memory,
+    scale_gradients,
+)

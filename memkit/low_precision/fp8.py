@@ -42,8 +42,6 @@ from torch import Tensor, nn
 
 from memkit.formats import rounding
 from memkit.formats.blocks import FLOAT32_MAX, SCALINGS, by_block, factors_from
-from memkit.formats.blocks import relative_error as relative_error
-from memkit.formats.blocks import scale_to as scale_to
 from memkit.formats.records import get_format
 from memkit.units import as_one_of, as_whole_number
 
