@@ -9,7 +9,6 @@ from memkit.recomputation import (
     MODELS,
     Point,
     beats,
-    overhead_of,
     pareto_front,
     points,
     shown_strategies,
@@ -29,14 +28,6 @@ class FrontierExplorer(Explorer, verdict=(88,), status=(140, 92, *[1] * 9)):
 
     A click on a point chooses its strategy, as the menu does.
     """
-
-    def __init__(self, **values):
-        for config in MODELS.values():  # a move then finds its FLOPs counted
-            for length in LENGTHS:
-                for strategy in shown_strategies(config):
-                    if length <= config.max_seq_len:
-                        overhead_of(config, strategy, length)
-        super().__init__(**values)
 
     def view(
         self,
