@@ -1,6 +1,8 @@
 """An explorer in a notebook: controls above, a picture below, and what it means in words."""
 
 import asyncio
+import gc
+from contextlib import contextmanager
 
 import ipywidgets as widgets
 import traitlets
@@ -126,7 +128,8 @@ class Panel(widgets.VBox):
 
     def _moved(self, name: str, new: object) -> None:
         if not self._is_showing:
-            self.explorer.set(**{name: new})
+            with collected_later():
+                self.explorer.set(**{name: new})
 
     def show(self) -> None:
         """The picture and words of the explorer's state; a refused value leaves its box again."""
@@ -185,3 +188,15 @@ class Panel(widgets.VBox):
         except Exception as error:  # noqa: BLE001 - a panel never dies of one state
             explorer.error = f"{type(error).__name__}: {error}"
         self._say()
+
+
+@contextmanager
+def collected_later():
+    """No search for garbage meanwhile: one through all that a kernel holds takes longer than to draw a picture."""
+    is_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_on:
+            gc.enable()
