@@ -53,19 +53,12 @@ def allocator_picture(film: Film, index: int | None = None, room: int = 0) -> Ch
         chart.words(90, y, f"{format_bytes(row.size, 0)} {_kind(row)}", 11, anchor="end")
         for piece in row.pieces:
             _draw_piece(chart, piece, x, y)
-    if len(rows) < len(state.rows):
-        chart.words(
-            90,
-            70 + each_row * (num_rows - 1),
-            f"{len(state.rows) - len(rows)} more",
-            11,
-            anchor="end",
-        )
+    if more := len(state.rows) - len(rows):
+        chart.words(90, 70 + each_row * (num_rows - 1), f"{more} more", 11, anchor="end")
     _draw_totals(chart, state, film, bottom + 36)
     parts = [(LOOKS[part], part.replace("_", " ")) for part in PARTS]
-    chart.legend(
-        [*parts, (REST, "unasked rest"), ((PAPER, ""), "hole")], 10, bottom + 106, 790, 10.5
-    )
+    parts += [(REST, "unasked rest"), ((PAPER, ""), "hole")]
+    chart.legend(parts, 10, bottom + 106, 790, 10.5)
     segments = "1 segment" if len(state.rows) == 1 else f"{len(state.rows)} segments"
     chart.alt = (
         f"After event {state.index} of {len(film)}: {state.words}. {segments}, "
@@ -114,15 +107,12 @@ def _draw_totals(chart: Chart, state: AllocatorState, film: Film, top: float) ->
     for row, (name, size, look, more) in enumerate(totals):
         y = top + 10 + 24 * row
         chart.words(90, y, name, 12, anchor="end")
-        chart.bar(
-            x.start, x(size), y, 18, look, tip=f"{name}: {format_bytes(size)}", data={"bytes": size}
-        )
+        tip = f"{name}: {format_bytes(size)}"
+        chart.bar(x.start, x(size), y, 18, look, tip=tip, data={"bytes": size})
         chart.words(512, y, format_bytes(size) + more, 12)
     if capacity is not None:
-        at = x(capacity)
-        chart.line(
-            [(at, top - 2), (at, top + 46)], OKABE_ITO[1], stroke_width=2, stroke_dasharray=DASHED
-        )
+        ends = [(x(capacity), top - 2), (x(capacity), top + 46)]
+        chart.line(ends, OKABE_ITO[1], stroke_width=2, stroke_dasharray=DASHED)
 
 
 def plans_figure(found: PlansFound, title: str) -> Chart:
