@@ -177,9 +177,8 @@ class DelayedScale:
         amax, later = torch.as_tensor(amax).detach().float(), copy.copy(self)
         later.history = torch.cat([self.history[1:].to(amax.device), amax[None]])
         wanted = later.history.max()
-        largest = torch.full_like(
-            wanted, get_format(self.element).max
-        )  # a number / wanted is 1 / wanted first
+        # a tensor, as torch divides a number by one as its reciprocal, rounded once more
+        largest = torch.full_like(wanted, get_format(self.element).max)
         quotient = (largest / wanted / 2**self.margin).clamp(max=float(FLOAT32_MAX))
         is_known = (wanted > 0) & wanted.isfinite()
         later.multiplier = torch.where(is_known, quotient, self.multiplier.to(amax.device))
