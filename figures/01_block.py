@@ -9,9 +9,8 @@ import torch
 
 from memkit.by_hand import GPT2_LARGE, Block
 from memkit.measure import saved_storages
-from memkit.pictures.axes import Scale
 from memkit.pictures.colours import OKABE_ITO
-from memkit.pictures.svg import GREY, Chart
+from memkit.pictures.svg import GREY, Chart, Scale
 
 OPERATIONS = (
     "norm 1",
