@@ -99,68 +99,14 @@ class Properties:
         )
 
 
-ANSWERS = (
-    (
-        None,
-        torch.cuda,
-        "_lazy_init ipc_collect set_device set_rng_state set_sync_debug_mode synchronize",
-    ),
-    (None, torch.cuda, "set_rng_state_all manual_seed manual_seed_all seed seed_all"),
-    (
-        None,
-        torch.cuda.random,
-        "set_rng_state set_rng_state_all manual_seed manual_seed_all seed seed_all",
-    ),
-    (None, torch.cuda, "reset_accumulated_memory_stats set_per_process_memory_fraction"),
-    # These change or read a real allocator, and no tensor.
-    (
-        None,
-        torch.cuda.memory,
-        "_record_memory_history _dump_snapshot _snapshot set_per_process_memory_fraction",
-    ),
-    (None, torch.cuda.profiler, "start stop"),
-    (None, torch.accelerator, "synchronize set_device_index"),
-    (None, Tensor, "record_stream"),
-    (0, torch.cuda, "current_device get_sync_debug_mode"),
-    (0, torch.accelerator, "current_device_index"),
-    (True, torch.cuda, "is_bf16_supported"),
-    (True, torch.accelerator, "is_available"),
-    # An optimizer's step asks whether a graph is captured; a CUDA build without a driver fails there.
-    (False, torch.cuda, "is_current_stream_capturing"),
-    (False, torch.cuda.amp.common, "amp_definitely_not_available"),
-    (CAPABILITY, torch.cuda, "get_device_capability"),
-    ("a card that is traced", torch.cuda, "get_device_name"),
-    ((), torch.cuda, "memory_snapshot"),
-    (Properties(), torch.cuda, "get_device_properties"),
-    (torch.device("cuda"), torch.accelerator, "current_accelerator"),
-    (torch.device("cuda"), torch._C, "_get_accelerator"),
-    (nullcontext(), torch.cuda, "stream"),
-    (nullcontext(), torch.autograd.profiler, "emit_nvtx"),
-    (["cuda", "meta"], torch.utils._foreach_utils, "_get_foreach_kernels_supported_devices"),
-)
-"""What functions of torch answer, whatever they are given: the answer, their home and their names."""
-
-
 def answering(value: object) -> Callable:
+    """A function that says this, whatever it is given."""
     return lambda *_, **__: value
 
 
-REFUSED = (
-    (
-        torch.cuda,
-        "CUDAGraph",
-        "trace the step without it: a graph keeps what its capture has allocated",
-    ),
-    (torch.cuda, "MemPool", "trace the step without it: all pools together take what one takes"),
-)
-"""What a trace cannot follow, and what to write in its place."""
-
-
-def refusing_of(home, name: str, instead: str):
-    """A stand-in for a function or class of torch that says what to do instead."""
-    refuse = refusing(f"{home.__name__}.{name}", instead)
-    # A class stays one, because libraries write it in annotations that are read when they are imported.
-    return type(name, (), {"__init__": refuse}) if isinstance(getattr(home, name), type) else refuse
+def refusing_class(name: str, instead: str) -> type:
+    """In place of a class, which stays one: libraries write it in annotations that are read when they are imported."""
+    return type(name, (), {"__init__": refusing(f"torch.cuda.{name}", instead)})
 
 
 IS_AVAILABLE = torch.cuda.is_available
@@ -178,28 +124,70 @@ def is_available() -> bool:
     return True
 
 
+HOMES = (
+    torch.accelerator,
+    torch.accelerator.memory,
+    torch.cuda,
+    torch.cuda.memory,
+    torch.cuda.profiler,
+    torch.cuda.random,
+)
+
+SAYS_NOTHING = (
+    "_lazy_init ipc_collect set_device set_device_index set_sync_debug_mode synchronize start stop seed seed_all "
+    "manual_seed manual_seed_all set_rng_state set_rng_state_all reset_accumulated_memory_stats "
+    "_record_memory_history _dump_snapshot _snapshot set_per_process_memory_fraction"
+)
+"""Functions that change or read a real card, and no tensor."""
+
+BY_NAME = {
+    **dict.fromkeys(SAYS_NOTHING.split(), answering(None)),
+    **dict.fromkeys(
+        ("current_device", "current_device_index", "get_sync_debug_mode"), answering(0)
+    ),
+    **dict.fromkeys(("Stream", "Event", "current_stream", "default_stream", "cudart"), Stream),
+    "is_available": is_available,
+    "is_bf16_supported": answering(True),
+    # An optimizer's step asks whether a graph is captured; a CUDA build without a driver fails there.
+    "is_current_stream_capturing": answering(False),
+    "device_count": num_cards,
+    "get_device_name": answering(Properties.name),
+    "get_device_properties": answering(Properties()),
+    "current_accelerator": answering(torch.device("cuda")),
+    "memory_snapshot": answering(()),
+    "stream": answering(nullcontext()),
+    "initial_seed": torch.initial_seed,
+    "get_rng_state": lambda *_: torch.get_rng_state(),
+    "get_rng_state_all": lambda: [torch.get_rng_state() for _ in range(num_cards())],
+    "default_generators": Generators(),
+    "CUDAGraph": refusing_class(
+        "CUDAGraph", "trace the step without it: a graph keeps what its capture has allocated"
+    ),
+    "MemPool": refusing_class(
+        "MemPool", "trace the step without it: all pools together take what one takes"
+    ),
+}
+"""What stands in for torch's own of this name, wherever in ``HOMES`` it is."""
+
 STAND_INS = (
-    *((home, name, answering(value)) for value, home, names in ANSWERS for name in names.split()),
-    *((home, name, refusing_of(home, name, instead)) for home, name, instead in REFUSED),
     *(
-        (torch.cuda, name, Stream)
-        for name in ("Stream", "Event", "current_stream", "default_stream", "cudart")
+        (home, name, value)
+        for home in HOMES
+        for name, value in BY_NAME.items()
+        if hasattr(home, name)
     ),
-    (torch.accelerator, "current_stream", Stream),
+    (torch.cuda, "get_device_capability", answering(CAPABILITY)),
     (torch.cuda.nvtx, "_nvtx", Stream()),
-    (torch.cuda, "is_available", is_available),
-    *(
-        (home, "get_rng_state", lambda *_: torch.get_rng_state())
-        for home in (torch.cuda, torch.cuda.random)
+    (torch.cuda.amp.common, "amp_definitely_not_available", answering(False)),
+    (torch.autograd.profiler, "emit_nvtx", answering(nullcontext())),
+    (
+        torch.utils._foreach_utils,
+        "_get_foreach_kernels_supported_devices",
+        answering(["cuda", "meta"]),
     ),
-    *(
-        (home, "get_rng_state_all", lambda: [torch.get_rng_state() for _ in range(num_cards())])
-        for home in (torch.cuda, torch.cuda.random)
-    ),
-    (torch.cuda, "default_generators", Generators()),
-    (torch.cuda, "initial_seed", torch.initial_seed),
-    *((home, "device_count", num_cards) for home in (torch.cuda, torch.accelerator)),
+    (torch._C, "_get_accelerator", answering(torch.device("cuda"))),
     (torch, "Generator", Generator),
+    (Tensor, "record_stream", answering(None)),
     (torch.nn.DataParallel, "__init__", on_one_card),
 )
 """What stands in for torch's own while a program is traced: module or class, name, value."""
@@ -208,25 +196,19 @@ STAND_INS = (
 NAMED = CARDS["A100 SXM 80 GB"]
 """The card whose free bytes are told where nobody has chosen one."""
 
-STATISTICS = {
-    "allocated_bytes": "allocated",
-    "reserved_bytes": "reserved",
-    "active_bytes": "active",
-    "requested_bytes": "requested",
-}
+STATISTICS = {f"{name}_bytes": name for name in ("allocated", "reserved", "active", "requested")}
 """torch's names, and the allocator's."""
 
 
 class Counters:
-    """Follows a log as far as it goes; ``log_of()`` is the trace's log now."""
+    """Follows a trace's log as far as it goes."""
 
-    def __init__(self, log_of):
-        self.log_of, self.log = log_of, None
-        self.warned = False
+    def __init__(self, tracer):
+        self.tracer, self.log, self.warned = tracer, None, False
 
     def allocator_now(self) -> CachingAllocator:
         """The allocator after everything that has happened so far."""
-        log = self.log_of()
+        log = self.tracer.log
         if log is not self.log or self.position > len(log.events):
             self.log, self.position = log, 0
             self.allocator, self.addresses, self.threads = CachingAllocator(), {}, set()
@@ -264,36 +246,27 @@ class Counters:
         used = CONTEXT_BYTES + self.allocator_now().current["reserved"]
         return max(NAMED.memory_bytes - used, 0), NAMED.memory_bytes
 
-    def statistic(self, name: str):
-        """A function that tells one of the numbers."""
-        return lambda *_, **__: self.statistics()[name]
-
 
 @contextmanager
-def counted(log_of) -> Iterator[None]:
+def counted(tracer) -> Iterator[None]:
     """Inside, a program that asks for its memory is told it."""
-    counters = Counters(log_of)
+    counters = Counters(tracer)
     answers = {
         "memory_stats": counters.statistics,
         "mem_get_info": counters.free_and_total,
-        "memory_allocated": counters.statistic("allocated_bytes.all.current"),
-        "max_memory_allocated": counters.statistic("allocated_bytes.all.peak"),
-        "memory_reserved": counters.statistic("reserved_bytes.all.current"),
-        "max_memory_reserved": counters.statistic("reserved_bytes.all.peak"),
+        "empty_cache": lambda *_, **__: counters.allocator_now().empty_cache(),
     }
-    answers |= {
-        "memory_cached": answers["memory_reserved"],
-        "max_memory_cached": answers["max_memory_reserved"],
-    }
-    for name in (
-        "reset_peak_memory_stats",
-        "reset_max_memory_allocated",
-        "reset_max_memory_cached",
+    for name, key in (
+        ("memory_allocated", "allocated_bytes"),
+        ("memory_reserved", "reserved_bytes"),
+        ("memory_cached", "reserved_bytes"),
     ):
-        answers[name] = lambda *_, **__: counters.allocator_now().reset_peak()
-    answers["empty_cache"] = lambda *_, **__: counters.allocator_now().empty_cache()
+        answers[name] = lambda *_, key=key, **__: counters.statistics()[f"{key}.all.current"]
+        answers[f"max_{name}"] = lambda *_, key=key, **__: counters.statistics()[f"{key}.all.peak"]
+    for name in ("peak_memory_stats", "max_memory_allocated", "max_memory_cached"):
+        answers[f"reset_{name}"] = lambda *_, **__: counters.allocator_now().reset_peak()
     with ExitStack() as stack:
-        for home in (torch.cuda, torch.cuda.memory, torch.accelerator, torch.accelerator.memory):
+        for home in HOMES:
             for name, value in answers.items():
                 if hasattr(home, name):
                     stack.enter_context(patch.object(home, name, value))

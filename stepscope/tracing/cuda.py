@@ -21,7 +21,7 @@ from stepscope.tracing.host import META, Place, Places, place_named
 from stepscope.tracing.patched import as_a_script_needs
 from stepscope.tracing.ranks import one_rank
 from stepscope.tracing.refusals import not_followed
-from stepscope.tracing.values import MAX_BYTES, ShapesOnly, has_values, refuse, storage_key
+from stepscope.tracing.values import MAX_BYTES, UNKNOWN, ShapesOnly, has_values, refuse, storage_of
 
 
 def grouped_mm(
@@ -120,7 +120,7 @@ class ScriptCard(ShapesOnly, Card):
     def __init__(self, *, starts_in_host: bool):
         super().__init__()
         self.starts_in_host = starts_in_host
-        self.unplaced: dict[int, weakref.ref] = {}
+        self.unplaced: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
         self.places = Places()
         self.before_write: Callable[[object], None] = lambda tensor: None
         self.rules |= (of_places := rules_of_places())
@@ -206,8 +206,8 @@ def _factory(mode, func, args, kwargs):
     for name in ("generator", "pin_memory"):  # there is neither on meta
         kwargs.pop(name, None)
     out = func(*args, **kwargs)
-    if is_unplaced and storage_key(out):
-        mode.unplaced[storage_key(out)] = weakref.ref(out.untyped_storage())
+    if is_unplaced and (storage := storage_of(out)) is not None:
+        mode.unplaced.add(storage)
     return out
 
 
@@ -266,11 +266,7 @@ def _to(mode, func, args, kwargs):
     if rest and rest[0] is None:
         rest[0] = tensor.dtype
     source = mode.places.of(tensor)
-    made_here = (
-        mode.unplaced.get(storage_key(tensor)) if place is Place.CARD and tensor.is_meta else None
-    )
-    # the address of one that is gone may be another's now
-    if made_here and made_here() is not None:
+    if place is Place.CARD and tensor.is_meta and storage_of(tensor) in mode.unplaced:
         mode.warn_once("unplaced", COUNTED_ON_CARD)
     if place is None or place is source:
         return func(tensor, *rest or [tensor.dtype] * ("dtype" not in kwargs), **kwargs)
@@ -296,26 +292,19 @@ def _parse_to(mode, func, args, kwargs):
 
 def _read(mode, func, args, kwargs):
     """A branch or an index on what came from the card by ``.cpu()``: taken as 0, as it is where it is printed."""
-    mode.known.num_questions += 1
-    tensor = args[0]
-    if (
-        mode.places.of(tensor) is not Place.HOST
-        or has_values(tensor)
-        or mode.known.value_of(tensor) is not None
-    ):
+    if mode.places.of(args[0]) is not Place.HOST:
         return refuse(mode, func, args, kwargs)
-    number = mode.known.assumptions.here()
-    return func(
-        mode.without_values(tensor, func.__name__) if number is None else torch.tensor(number)
-    )
+    told = mode.told(func, args, kwargs)
+    return func(mode.without_values(args[0], func.__name__)) if told is UNKNOWN else told
 
 
 def _data_ptr(mode, func, args, kwargs):
     """An address of its own, by which programs tell tied tensors."""
     tensor = args[0]
-    if not storage_key(tensor) or not tensor.is_meta:
+    storage = storage_of(tensor) if tensor.is_meta else None
+    if storage is None:
         return func(tensor)
-    return storage_key(tensor) + tensor.storage_offset() * tensor.element_size()
+    return storage._cdata + tensor.storage_offset() * tensor.element_size()
 
 
 def _set_data(mode, func, args, kwargs):

@@ -44,8 +44,9 @@ class Places:
     """Remembers which storages are not on the card."""
 
     def __init__(self):
-        self.off_card: dict[int, Place] = {}
-        self.watches: dict[int, weakref.ref] = {}
+        self.off_card: weakref.WeakKeyDictionary[torch.UntypedStorage, Place] = (
+            weakref.WeakKeyDictionary()
+        )
         self.making: Place | None = None
 
     def of(self, tensor: Tensor) -> Place:
@@ -58,18 +59,7 @@ class Places:
             return Place.CARD
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             return Place.CARD
-        return self.off_card.get(tensor.untyped_storage()._cdata, Place.CARD)
-
-    def put(self, storage: torch.UntypedStorage, place: Place) -> None:
-        """Note where a new storage is, for as long as it lives: the next one may get its address."""
-        key = storage._cdata
-
-        def freed(_) -> None:
-            self.off_card.pop(key, None)
-            self.watches.pop(key, None)
-
-        self.off_card[key] = place
-        self.watches[key] = weakref.ref(storage, freed)
+        return self.off_card.get(tensor.untyped_storage(), Place.CARD)
 
     @contextmanager
     def makes(self, place: Place) -> Iterator[None]:

@@ -260,15 +260,11 @@ class ScriptTracer(kit.Tracer):
         if tensor.layout is not torch.strided:
             refuse_unseen([tensor])
         storage = tensor.untyped_storage()
-        key = storage._cdata
-        if (
-            key in self.blocks
-            or key in self.places.off_card
-            or tensor.device.type != self.device_type
-        ):
+        is_known = storage._cdata in self.blocks or storage in self.places.off_card
+        if is_known or tensor.device.type != self.device_type:
             return
         if self.place is not Place.CARD:
-            self.places.put(storage, self.place)
+            self.places.off_card[storage] = self.place
             return
         super().note(tensor, op, frame, num_bytes)
 
@@ -338,7 +334,7 @@ def recording(device: str, *, starts_in_host: bool = False):
         if device == "cuda":
             tracer = ScriptTracer("meta")
             mode = stack.enter_context(pretend_cuda_for_script(starts_in_host=starts_in_host))
-            stack.enter_context(counted(lambda: tracer.log))
+            stack.enter_context(counted(tracer))
         else:
             tracer = ScriptTracer("cpu")
             mode = stack.enter_context(fake_cpu_for_script(tracer))
