@@ -33,19 +33,229 @@ in one line; 130 stopped by Ctrl-C.
 import argparse
 import json
 import os
+import re
 import sys
 import sysconfig
 import traceback
 from collections.abc import Sequence
-from contextlib import ExitStack, redirect_stdout
+from contextlib import ExitStack, redirect_stdout, suppress
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import NoReturn
 
 import memkit
-from memkit.units import format_bytes
-from stepscope.tool.arguments import UNUSABLE, parser
-from stepscope.tool.commands import COMMANDS, progress
+from memkit.cards import CARDS, Card
+from memkit.units import GIB, KIB, MIB, format_bytes
+from stepscope.tool.commands import COMMANDS, named, progress
 from stepscope.tracing.scratch_disk import FREE, SWITCH, sealed
+
+ABOVE, UNUSABLE, STOPPED = 1, 2, 130
+UNITS = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+VENDORS = {"nvidia", "geforce", "tesla", "quadro", "amd", "instinct"}
+"""Words before a card's name that tell no two cards apart."""
+
+
+def bytes_in(text: str) -> int:
+    """A size such as 22GiB or 500MB in bytes.
+
+    >>> bytes_in("1.5 GiB"), bytes_in("24GB")
+    (1610612736, 24000000000)
+    """
+    size = re.fullmatch(r"(\d+(?:[.]\d+)?) *([KMG]i?B|B|)", text.strip())
+    if not size:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 22GiB, 500MiB or 24GB")
+    return int(Fraction(size[1]) * UNITS[size[2]])
+
+
+def number_in(text: str) -> int:
+    """A whole number; each command knows its own limits.
+
+    >>> number_in("32768"), number_in("16k")
+    (32768, 16384)
+    """
+    count = re.fullmatch(r"([+-]?\d+)([kKM]?)", text.strip())
+    if not count:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no whole number such as 2, or 16k for 16,384"
+        ) from None
+    return int(count[1]) * {"": 1, "k": KIB, "M": MIB}[count[2].replace("K", "k")]
+
+
+def assumption(text: str) -> tuple[str, float]:
+    """A line and the number that is assumed there.
+
+    >>> assumption("train.py:41=128")
+    ('train.py:41', 128)
+    """
+    line, _, number = text.rpartition("=")
+    try:
+        return line, int(number) if number.isdigit() else float(number)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form train.py:41=128") from None
+
+
+def card_named(text: str) -> Card:
+    """The card that somebody means: ``4090``, ``A100-80GB`` and ``NVIDIA H100`` are one; ``24GiB`` is any of that size.
+
+    Where several have the name, it is the one with least memory.
+
+    >>> card_named("4090").name, card_named("A100-80GB").name, card_named("24GiB").memory_bytes
+    ('RTX 4090', 'A100 PCIe 80 GB', 25769803776)
+
+    Raises: ValueError: no card is called so.
+    """
+    with suppress(argparse.ArgumentTypeError):
+        if (size := bytes_in(text)) >= GIB:
+            return replace(
+                CARDS["A100 SXM 80 GB"],
+                name=f"card of {text.strip()}",
+                memory_report=f"{size} bytes",
+            )
+    words = [word for word in re.findall(r"[a-z0-9]+", text.lower()) if word not in VENDORS]
+    words = [re.sub(r"^(\d+)gi?b?$", r"\1gb", re.sub(r"^sxm\d$", "sxm", word)) for word in words]
+    words = words if any(len(word) > 2 or not word.isdigit() for word in words) else []
+    whole = [
+        card for card in CARDS.values() if "".join(words) == "".join(card.name.lower().split())
+    ]
+    alike = [
+        card
+        for card in CARDS.values()
+        if words and set(words) <= runs_of(card.name.lower().split())
+    ]
+    if whole or alike:
+        return min(whole or alike, key=lambda card: card.memory_bytes)
+    return named("card", text, CARDS)
+
+
+def runs_of(tokens: list[str]) -> set[str]:
+    """Every run of neighbouring words, joined: of "80", "gb" also "80gb"."""
+    return {"".join(tokens[i:j]) for i in range(len(tokens)) for j in range(i + 1, len(tokens) + 1)}
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Says in one line what it cannot use."""
+
+    def error(self, message: str) -> None:
+        self.exit(UNUSABLE, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def add_report_options(one: argparse.ArgumentParser) -> None:
+    """What ``stepscope report`` takes."""
+    one.add_argument(
+        "target",
+        metavar="my_module.py:build",
+        help="build() makes model and optimizer and returns the step; or a script, with its arguments after --; or a "
+        "Hugging Face config.json",
+    )
+    one.add_argument(
+        "--assume",
+        metavar="FILE:LINE=N",
+        type=assumption,
+        action="append",
+        default=[],
+        help=(
+            "what only values could say there: how many rows a mask keeps, or the value that is read or tested"
+        ),
+    )
+    one.add_argument(
+        "--film", metavar="FILE.html", help="write the steps as a film: your lines and every block"
+    )
+    one.add_argument("--steps", type=number_in, default=2, help="training steps to trace (2)")
+    one.add_argument(
+        "--batches",
+        type=number_in,
+        default=0,
+        metavar="N",
+        help=("ask a script's DataLoader for so many batches, and trace the worst of them"),
+    )
+    one.add_argument(
+        "--until", choices=["eval"], help="follow a script on through its first evaluation"
+    )
+    one.add_argument(
+        "--ranks",
+        type=number_in,
+        default=0,
+        metavar="N",
+        help=(
+            "the first rank of N that torchrun --nproc-per-node N would start of a script (DDP, FSDP)"
+        ),
+    )
+    one.add_argument(
+        "--vary",
+        metavar="N",
+        help=(
+            "the largest number that fits --card in place of this word among the script's arguments, such as "
+            "-- --batch-size N"
+        ),
+    )
+    one.add_argument(
+        "--card", help="the one card to be judged, such as 4090, A100-80GB or 24GiB; all without it"
+    )
+
+
+def parser(description: str) -> OneLineParser:
+    """The arguments of every command; ``description`` is the text of ``--help``, exit codes at its end."""
+    doc, _, codes = description.replace("``", "").partition("Exit codes:")
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--json", action="store_true", help="print the result as JSON")
+    shared.add_argument(
+        "--fail-above", metavar="SIZE", type=bytes_in, help="exit 1 above this, such as 22GiB"
+    )
+    main = OneLineParser(
+        prog="stepscope",
+        description=doc,
+        epilog=f"Exit codes:{codes}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    main.add_argument("--version", action="version", version=f"stepscope {memkit.__version__}")
+    commands = main.add_subparsers(dest="command", required=True)
+    kind = {"parents": [shared], "epilog": f"Exit codes:{codes}"}
+    one = commands.add_parser("report", help="a program, traced without a GPU", **kind)
+    add_report_options(one)
+    fit = commands.add_parser("fit", help="every plan that fits a card, and its code", **kind)
+    fit.add_argument("model", help="a name such as Llama-2-7B, or a config.json")
+    fit.add_argument("--card", required=True, help="a name such as 'RTX 4090'")
+    fit.add_argument(
+        "--tokens",
+        type=number_in,
+        default=2**14,
+        help="tokens between two optimizer steps (16,384)",
+    )
+    fit.add_argument(
+        "--seq-len",
+        type=number_in,
+        help="tokens in a sequence (2,048, or as many as the model takes)",
+    )
+    fit.add_argument(
+        "--cards", type=number_in, default=1, metavar="N", help="so many equal cards (1)"
+    )
+    fit.add_argument(
+        "--code",
+        default="plain",
+        metavar="KIND",
+        help=("in PyTorch, for this book's model (plain) or one of Hugging Face's (transformers)"),
+    )
+    fit.add_argument(
+        "--lora",
+        type=number_in,
+        nargs="?",
+        const=16,
+        metavar="RANK",
+        help="only plans of LoRA (16)",
+    )
+    fit.add_argument(
+        "--targets", metavar="NAMES", help="its layers, such as query,value; all, if none is named"
+    )
+    fit.add_argument(
+        "--host", type=bytes_in, metavar="SIZE", help="the host's memory that offloading may take"
+    )
+    commands.add_parser("list", help="the models and cards that have names", **kind)
+    two = commands.add_parser("snapshot", help="a recording of a GPU's memory", **kind)
+    two.add_argument("file", help="what torch.cuda.memory._dump_snapshot wrote")
+    two.add_argument("--device", type=number_in, help="the card, where the file has several")
+    return main
 
 
 def root_of(error: BaseException) -> BaseException:
@@ -81,9 +291,6 @@ def in_words(error: BaseException) -> str:
     return words if not places or places[-1] in words else f"{words} ({places[-1]})"
 
 
-ABOVE, STOPPED = 1, 130
-
-
 def answer(options: argparse.Namespace) -> int:
     """Run the command that was asked for, print what it found, and return the exit code."""
     stdout = sys.stdout
@@ -98,6 +305,8 @@ def answer(options: argparse.Namespace) -> int:
     options.begin = begin
     with ExitStack() as options.until_printed:
         with redirect_stdout(sys.stderr):  # what a program prints is none of the result
+            if getattr(options, "card", None):
+                options.card = card_named(options.card)
             num_bytes, text, data = COMMANDS[options.command](options)
         progress()
         tell(json.dumps(data, indent=1) if options.json else text)

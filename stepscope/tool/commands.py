@@ -6,14 +6,29 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from memkit.units import aligned_table, as_whole_number, format_bytes, format_count
-from stepscope.tool.arguments import card_named, named
-from stepscope.tracing.scratch_disk import unsealed
+from memkit.cards import CARDS
+from memkit.formula.parameters import count_parameters
+from memkit.units import aligned_table, as_one_of, as_whole_number, format_bytes, format_count
+from stepscope.advice.diagnosis import changes_in_words, diagnose_memory
+from stepscope.advice.left_out import left_out_of
+from stepscope.allocator.replay import replay_trace
+from stepscope.experts import PUBLISHED_MODELS
+from stepscope.hugging_face import model_of_config, read_config
+from stepscope.planner.code import code_of
+from stepscope.planner.search import find_plans
+from stepscope.program.hugging_face import hugging_face_build
+from stepscope.setup import AdapterConfig, linear_layers
+from stepscope.tool.changed import Loaders, changed_build, on_its_worst, watched
+from stepscope.tool.program_report import fits_on, report_on
+from stepscope.tool.script import NoEvaluation, Script
+from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE
+from stepscope.tracing.scratch_disk import on_scratch_disk, unsealed
+from stepscope.tracing.trace import trace_script
 
 MOST = 2**16
 """No larger number is tried."""
@@ -82,6 +97,15 @@ Found = tuple[int, str, dict]
 SCRIPTS = (".py", ".ipynb")
 
 
+def named(kind: str, name: str, known: Mapping) -> object:
+    """What is called ``name``, in capitals or not.
+
+    Raises: ValueError: nothing is.
+    """
+    by_lower_case = {key.casefold(): key for key in known}
+    return known[as_one_of(kind, by_lower_case.get(name.casefold(), name), known)]
+
+
 def is_config(text: str) -> bool:
     """Whether this names a config.json or the folder of one."""
     return text.endswith(".json") or Path(text).is_dir()
@@ -95,19 +119,15 @@ def loaded_build(target: str, arguments: Sequence[str] = ()) -> Callable:
     Raises: ValueError: there is no such file, module or function.
     """
     if is_config(target):
-        from stepscope.program.hugging_face import hugging_face_build
-
         return hugging_face_build(target)
     if target.endswith(SCRIPTS):
-        from stepscope.tool.script import Script
-
         return Script(target, tuple(arguments))
     if arguments:
         raise ValueError(
             f"{' '.join(arguments)!r}: only a script, such as train.py, takes arguments"
         )
-    place, colon, name = target.rpartition(":")
-    if not colon or not place or not name:
+    place, _, name = target.rpartition(":")
+    if not place or not name:
         raise ValueError(
             f"{target!r} is not of the form my_module.py:build or package.module:build, nor a script (train.py) or a "
             "config.json"
@@ -118,20 +138,21 @@ def loaded_build(target: str, arguments: Sequence[str] = ()) -> Callable:
             raise ValueError(f"{place!r} is no file")
         sys.path.insert(0, str(path.resolve().parent))
         spec = importlib.util.spec_from_file_location(path.stem, path)
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module
+        module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     else:
         sys.path.insert(0, "")
         module = importlib.import_module(place)
-    if not callable(getattr(module, name, None)):
-        there = [
-            key
-            for key, value in vars(module).items()
-            if callable(value) and not key.startswith("_")
-        ]
-        raise ValueError(f"{place!r} has no function {name!r}; it has {', '.join(there) or 'none'}")
-    return getattr(module, name)
+    functions = {
+        key: value
+        for key, value in vars(module).items()
+        if callable(value) and not key.startswith("_")
+    }
+    if not callable(found := getattr(module, name, None)):
+        raise ValueError(
+            f"{place!r} has no function {name!r}; it has {', '.join(functions) or 'none'}"
+        )
+    return found
 
 
 def progress(words: str = "") -> None:
@@ -149,21 +170,11 @@ def progress(words: str = "") -> None:
 
 def report_command(options: argparse.Namespace) -> Found:
     """``stepscope report``: the bytes that --fail-above looks at, the text, and JSON."""
-    if importlib.util.find_spec("torch") is None:
-        raise ValueError(
-            "stepscope report traces a program with PyTorch, which is not installed: pip install torch"
-        )
-    card = card_named(options.card) if options.card else None
     of_scripts = options.batches, options.vary, options.until, options.ranks
     if any(of_scripts) and not options.target.endswith(SCRIPTS):
         raise ValueError(
             f"--batches, --until, --vary and --ranks run a script such as train.py, not {options.target!r}"
         )
-    from stepscope.advice.diagnosis import changes_in_words
-    from stepscope.tool.program_report import report_on
-    from stepscope.tool.script import NoEvaluation
-    from stepscope.tracing.scratch_disk import on_scratch_disk
-
     # From the program's first import until its report is printed: a thread of the program's may go on.
     disk = options.until_printed.enter_context(on_scratch_disk())
     film = options.film and os.path.abspath(options.film)
@@ -174,16 +185,15 @@ def report_command(options: argparse.Namespace) -> Found:
         build = replace(build, ranks=options.ranks)
     as_whole_number("--batches", options.batches, 0)
     if options.vary:
-        return largest_found(options, build, card)
-    name = options.target + f", rank 0 of {options.ranks}" * bool(options.ranks)
+        return largest_found(options, build)
     report = partial(
         report_on,
-        name=name,
+        name=options.target + f", rank 0 of {options.ranks}" * bool(options.ranks),
         steps=options.steps,
         say=progress,
         assume=dict(options.assume),
         num_batches=options.batches,
-        card=card,
+        card=options.card,
         begin=options.begin,
     )
     try:
@@ -196,7 +206,7 @@ def report_command(options: argparse.Namespace) -> Found:
         )
         result = report(replace(build, cuts_epoch=False))
     if film:
-        from memkit.widgets.step_film import StepFilm
+        from memkit.widgets.step_film import StepFilm  # loads ipywidgets
 
         disk.given.add(os.path.realpath(film))
         unsealed(StepFilm(result.trace, title=f"{result.name}: {options.steps} steps").save, film)
@@ -204,38 +214,31 @@ def report_command(options: argparse.Namespace) -> Found:
     return result.expected_bytes, changes_in_words(result.changes), report_as_data(result)
 
 
+def fields(thing: object, names: str) -> dict:
+    """These fields of a thing, as plain data."""
+    return {name: getattr(thing, name) for name in names.split()}
+
+
 def report_as_data(result) -> dict:
     """A report as plain data."""
-    from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE
-
-    return {
-        "name": result.name,
-        "batches": result.batches,
-        "allocated_bytes": result.allocated_bytes,
-        "reserved_bytes": result.page.result.peak_reserved_bytes,
-        "expected_bytes": result.expected_bytes,
-        "peak": asdict(result.timeline.peak),
+    provenance = result.trace.provenance
+    return fields(result, "name batches allocated_bytes expected_bytes") | {
+        "reserved_bytes": result.replay.peak_reserved_bytes,
+        "peak": asdict(result.trace.for_step(result.trace.peak.step).peak),
         "moment": result.page.moment,
         "lines": [asdict(line) for line in result.page.lines],
         "changes": changes_as_data(result.changes),
         "growing": [asdict(line) for line in result.page.growing],
-        "own_line": result.trace.provenance.get(OWN_LINE, ""),
-        "about_number": result.trace.provenance.get(ABOUT_NUMBER, "").splitlines(),
+        "own_line": provenance.get(OWN_LINE, ""),
+        "about_number": provenance.get(ABOUT_NUMBER, "").splitlines(),
         "left_out": [asdict(item) for item in result.left_out],
         "cards": [{**asdict(fit), "verdict": fit.verdict} for fit in result.fits],
     }
 
 
-def largest_found(options: argparse.Namespace, script, card) -> Found:
+def largest_found(options: argparse.Namespace, script: Script) -> Found:
     """``stepscope report --vary N``: the largest number in the place of N with which the script should fit the card."""
-    from stepscope.advice.left_out import left_out_of
-    from stepscope.allocator.replay import replay_trace
-    from stepscope.tool.batches import Loaders, on_its_worst, watched
-    from stepscope.tool.changed import changed_build
-    from stepscope.tool.program_report import fits_on
-    from stepscope.tracing.trace import trace_script
-
-    word = options.vary
+    word, card = options.vary, options.card
     place = re.compile(rf"(?<![^=]){re.escape(word)}$")
     if card is None:
         raise ValueError(f"--vary {word} needs the card that is to be filled: --card 'RTX 4090'")
@@ -293,10 +296,6 @@ def largest_found(options: argparse.Namespace, script, card) -> Found:
 
 def list_command(options: argparse.Namespace) -> Found:
     """``stepscope list``: the names that ``fit`` and ``report`` take."""
-    from memkit.cards import CARDS
-    from memkit.formula.parameters import count_parameters
-    from stepscope.experts import PUBLISHED_MODELS
-
     models = {name: count_parameters(model) for name, model in PUBLISHED_MODELS.items()}
     cards = {name: card.memory_bytes for name, card in CARDS.items()}
     tables = (
@@ -309,33 +308,17 @@ def list_command(options: argparse.Namespace) -> Found:
 
 def changes_as_data(changes: Sequence) -> list[dict]:
     """Effects as plain data."""
-    return [
-        {
-            "name": c.name,
-            "why": c.why,
-            "before_bytes": c.before_bytes,
-            "after_bytes": c.after_bytes,
-            "known_by": c.how,
-        }
-        for c in changes
-    ]
+    return [fields(c, "name why before_bytes after_bytes") | {"known_by": c.how} for c in changes]
 
 
 def fit_command(options: argparse.Namespace) -> Found:
     """``stepscope fit``: the plans that fit, and the code of the one with the least price."""
-    from memkit.cards import CARDS
-    from stepscope.experts import PUBLISHED_MODELS
-    from stepscope.hugging_face import model_of_config, read_config
-    from stepscope.planner.code import code_of
-    from stepscope.planner.search import find_plans
-    from stepscope.setup import AdapterConfig, linear_layers
-
     if is_config(options.model):
         lengths = dict.fromkeys(("max_position_embeddings", "n_positions"), options.seq_len or 2048)
         model = model_of_config(lengths | read_config(options.model))
     else:
         model = named("model", options.model, PUBLISHED_MODELS)
-    card, adapter = named("card", options.card, CARDS), None
+    card, adapter = options.card, None
     if options.lora is not None or options.targets:
         targets = tuple(options.targets.split(",")) if options.targets else linear_layers(model)
         adapter = AdapterConfig(rank=16 if options.lora is None else options.lora, targets=targets)
@@ -374,24 +357,15 @@ def fit_command(options: argparse.Namespace) -> Found:
 
 def plan_as_data(plan) -> dict:
     """A plan as plain data."""
-    return {
-        "name": plan.name,
+    return fields(plan, "name peak_bytes traced_bytes seconds host_bytes gives_up price") | {
         "layout": plan.layout and plan.layout.name,
-        "peak_bytes": plan.peak_bytes,
-        "traced_bytes": plan.traced_bytes,
-        "seconds": plan.seconds,
         "to_spare_bytes": plan.fit.expected_bytes,
-        "host_bytes": plan.host_bytes,
         "verdict": plan.fit.verdict,
-        "gives_up": plan.gives_up,
-        "price": plan.price,
     }
 
 
 def snapshot_command(options: argparse.Namespace) -> Found:
     """``stepscope snapshot``: as ``report``, of a recording."""
-    from stepscope.advice.diagnosis import diagnose_memory
-
     progress(f"replaying {options.file}")
     if not Path(options.file).is_file():
         raise ValueError(f"{options.file!r} is no file")
@@ -406,7 +380,7 @@ def snapshot_command(options: argparse.Namespace) -> Found:
         "growing": [asdict(line) for line in page.growing],
         "lines": [asdict(line) for line in page.lines],
         "changes": changes_as_data(page.changes),
-        "cures": [{"name": cure.name, "why": cure.why} for cure in page.cures],
+        "cures": [fields(cure, "name why") for cure in page.cures],
     }
     return page.result.peak_reserved_bytes, str(page), data
 

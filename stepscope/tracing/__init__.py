@@ -10,10 +10,9 @@ Reading order:
 - ``host``: where a tensor without values is: on the card, in the host's memory, or nowhere
 - ``checkpoints``: what a program saves and loads again, without values
 - ``patched``: torch and libraries, put right while a program is traced
-- ``cpu``: the CPU's rules
 - ``ranks``: one rank of a script of many
 - ``card``: streams, properties and counters of a card that nobody has chosen
-- ``cuda``: CUDA's rules: dispatch, autocast, dropout
+- ``devices``: CUDA's rules and the CPU's
 - ``log``: how far a trace is, what it leaves out, its evaluations
 - ``evaluations``: a model that runs again without gradients is followed once
 - ``trace``: ``trace_script``: every allocation of a step

@@ -140,22 +140,24 @@ SAYS_NOTHING = (
 )
 """Functions that change or read a real card, and no tensor."""
 
-BY_NAME = {
-    **dict.fromkeys(SAYS_NOTHING.split(), answering(None)),
-    **dict.fromkeys(
-        ("current_device", "current_device_index", "get_sync_debug_mode"), answering(0)
-    ),
-    **dict.fromkeys(("Stream", "Event", "current_stream", "default_stream", "cudart"), Stream),
-    "is_available": is_available,
-    "is_bf16_supported": answering(True),
+ANSWERS = dict.fromkeys(SAYS_NOTHING.split()) | {
+    "current_device": 0,
+    "current_device_index": 0,
+    "get_sync_debug_mode": 0,
+    "is_bf16_supported": True,
     # An optimizer's step asks whether a graph is captured; a CUDA build without a driver fails there.
-    "is_current_stream_capturing": answering(False),
+    "is_current_stream_capturing": False,
+    "get_device_name": Properties.name,
+    "get_device_properties": Properties(),
+    "current_accelerator": torch.device("cuda"),
+    "memory_snapshot": (),
+    "stream": nullcontext(),
+}
+"""What functions of this name answer, whatever they are given; each is one of its own, as Dynamo tells them apart."""
+
+BY_NAME = {
+    **dict.fromkeys(("Stream", "Event", "current_stream", "default_stream", "cudart"), Stream),
     "device_count": num_cards,
-    "get_device_name": answering(Properties.name),
-    "get_device_properties": answering(Properties()),
-    "current_accelerator": answering(torch.device("cuda")),
-    "memory_snapshot": answering(()),
-    "stream": answering(nullcontext()),
     "initial_seed": torch.initial_seed,
     "get_rng_state": lambda *_: torch.get_rng_state(),
     "get_rng_state_all": lambda: [torch.get_rng_state() for _ in range(num_cards())],
@@ -170,12 +172,10 @@ BY_NAME = {
 """What stands in for torch's own of this name, wherever in ``HOMES`` it is."""
 
 STAND_INS = (
-    *(
-        (home, name, value)
-        for home in HOMES
-        for name, value in BY_NAME.items()
-        if hasattr(home, name)
-    ),
+    *((home, name, answering(ANSWERS[name])) for home in HOMES for name in ANSWERS),
+    *((home, name, value) for home in HOMES for name, value in BY_NAME.items()),
+    (torch.cuda, "is_available", is_available),
+    (torch.accelerator, "is_available", answering(True)),
     (torch.cuda, "get_device_capability", answering(CAPABILITY)),
     (torch.cuda.nvtx, "_nvtx", Stream()),
     (torch.cuda.amp.common, "amp_definitely_not_available", answering(False)),
@@ -190,6 +190,7 @@ STAND_INS = (
     (Tensor, "record_stream", answering(None)),
     (torch.nn.DataParallel, "__init__", on_one_card),
 )
+STAND_INS = tuple(row for row in STAND_INS if hasattr(*row[:2]))
 """What stands in for torch's own while a program is traced: module or class, name, value."""
 
 

@@ -38,6 +38,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from types import SimpleNamespace
 from unittest.mock import patch
 
+from stepscope.tracing.refusals import own_line
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -131,9 +133,6 @@ class LeavesTheDisk(PermissionError, ValueError):
     """What a program was about to do would change the disk, past the scratch folder."""
 
     def __init__(self, what: str):
-        # loads torch, which the commands that trace nothing lack
-        from stepscope.tracing.refusals import own_line
-
         REFUSED.append(f"{own_line()}: {what}")
         super().__init__(
             f"{REFUSED[-1]}, which could change the disk, and a report leaves it as it found it; write the file "
@@ -412,14 +411,6 @@ def redirected(real: Callable, through: Callable[..., object]) -> Callable:
                     error.filename = args[0] if args else error.filename
                 raise
 
-    for known in (
-        os.supports_fd,
-        os.supports_dir_fd,
-        os.supports_follow_symlinks,
-        os.supports_effective_ids,
-    ):
-        if real in known:
-            known.add(replacement)
     return replacement
 
 

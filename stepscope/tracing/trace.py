@@ -23,8 +23,7 @@ from memkit.tracing.trace import Lines
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
 from stepscope.program.threads import watching_threads
 from stepscope.tracing.card import counted
-from stepscope.tracing.cpu import fake_cpu_for_script
-from stepscope.tracing.cuda import pretend_cuda_for_script
+from stepscope.tracing.devices import fake_cpu_for_script, pretend_cuda_for_script
 from stepscope.tracing.evaluations import Evaluations
 from stepscope.tracing.host import META, Place, Places, place_named
 from stepscope.tracing.log import (
