@@ -342,10 +342,8 @@ def on_its_worst(
         tried.sort(key=lambda one: traced(one[1]).peak_bytes, reverse=True)
     (worst, changed), left = tried[0], len(largest) - len(tried)
     words = f"Batch {worst.number:,} of {number} ({worst}) is the worst"
-    return (
-        changed,
-        f"{words} of {len(tried)} traced; {left} smaller ones were not" if left else words,
-    )
+    words += f" of {len(tried)} traced; {left} smaller ones were not" if left else ""
+    return changed, words
 
 
 def difference(batches: list[Batch]) -> str:

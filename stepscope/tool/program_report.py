@@ -78,15 +78,15 @@ class Report:
     def headline(self) -> str:
         """The peak, its moment, the program's own line then, and the least card that it fits, or the one asked."""
         line = self.trace.provenance.get(OWN_LINE, "")
-        enough = [fit for fit in self.fits if fit.is_expected]
-        fit = min(enough, key=lambda fit: CARDS[fit.card].memory_bytes, default=None)
-        fit = self.fits[0] if len(self.fits) == 1 else fit
+        fit = self.fits[0]
+        if len(self.fits) > 1:
+            enough = [fit for fit in self.fits if fit.is_expected]
+            fit = min(enough, key=lambda fit: CARDS[fit.card].memory_bytes, default=None)
         verdict = f"it {fit.verdict} on one {fit.card}" if fit else NO_CARD_FITS
         expected = format_bytes(self.expected_bytes)
         moment = self.trace.events.moment(self.replay.peak_event)
-        total = (
-            f"{self.name}: {format_bytes(self.allocated_bytes)} allocated at the peak, in {moment}"
-        )
+        allocated = format_bytes(self.allocated_bytes)
+        total = f"{self.name}: {allocated} allocated at the peak, in {moment}"
         total += f", at {line}" * bool(line) + f"; {expected} expected on the card: {verdict}."
         return f"{self.batches}: {expected}; {verdict}.\n{total}" if self.batches else total
 
@@ -206,10 +206,7 @@ def report_on(
     cures = [cure for cure in page.cures if cure is not EIGHT_BIT or optimizers & {"Adam", "AdamW"}]
     if HALF_BATCH not in cures:  # what everybody tries first is traced in any case
         cures.insert(0, HALF_BATCH)
-    known = (
-        *page.changes,
-        *verified(script, changed, cures, page.peak_reserved_bytes, traced, say),
-    )
+    known = *page.changes, *verified(script, changed, cures, page.peak_reserved_bytes, traced, say)
     return replace(report, changes=tuple(best_of_each_kind(helpful(known), NUM_CHANGES)))
 
 

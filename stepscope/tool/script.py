@@ -23,7 +23,7 @@ import runpy
 import sys
 import sysconfig
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,19 +37,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from stepscope.tracing.ranks import names_of_torchrun
 from stepscope.tracing.refusals import KIT_HOME, OWN_HOME
 
-LEFT_OUT = {
-    "matplotlib",
-    "load_ext",
-    "reload_ext",
-    "autoreload",
-    "config",
-    "pip",
-    "conda",
-    "env",
-    "bash",
-    "sh",
-    "html",
-}
+LEFT_OUT = set(
+    "matplotlib load_ext reload_ext autoreload config pip conda env bash sh html".split()
+)
 TIMED = {"time", "capture"}
 """Magics of a cell or a line around Python, which runs."""
 
@@ -68,24 +58,18 @@ def cells_of(path: str) -> list[tuple[str, str]]:
         raise ValueError(
             f"{path!r} is no notebook as Jupyter writes it since 2015 (format 4)"
         ) from None
-    return [
-        (name, as_python(text, name))
-        for name, text in ((f"{path} cell {n}", t) for n, t in enumerate(texts, 1))
-    ]
+    names = [f"{path} cell {number}" for number in range(1, len(texts) + 1)]
+    return [(name, as_python(text, name)) for name, text in zip(names, texts, strict=True)]
 
 
 def as_python(text: str, name: str) -> str:
     """A cell's text without magics; each line keeps its number. Raises: ValueError: as ``cells_of``."""
-    try:
+    with suppress(SyntaxError):
         ast.parse(text)
-    except SyntaxError:
-        pass
-    else:
         return text  # as it is: where a line of Python begins with %, nobody touches it
     lines = text.split("\n")
     for number, line in enumerate(lines):
-        found = MAGIC.match(line)
-        if not found:
+        if not (found := MAGIC.match(line)):
             continue
         indent, percents, magic, rest = found.groups()
         if magic and magic not in LEFT_OUT | TIMED:
@@ -94,9 +78,8 @@ def as_python(text: str, name: str) -> str:
             )
         if percents == "%%" and magic in LEFT_OUT:
             return ""
-        lines[number] = (
-            f"{indent}{rest.strip()}" if magic in TIMED and percents == "%" else f"{indent}pass"
-        )
+        is_python = magic in TIMED and percents == "%"
+        lines[number] = indent + (rest.strip() if is_python else "pass")
     return "\n".join(lines)
 
 
@@ -170,24 +153,15 @@ class Script:
             if file in done or not file.is_file():
                 continue
             done.add(file)
-            with suppress(SyntaxError, UnicodeDecodeError):
-                for statement in imports_in(
-                    ast.parse("\n".join(text for _, text in texts_of(file)))
-                ):
-                    root = (
-                        getattr(statement, "module", None) or statement.names[0].name
-                    ).partition(".")[0]
-                    places = places_of(root, folder)
-                    if any(is_own(root, str(place), folder) for place in places):
-                        waiting += [
-                            file
-                            for place in places
-                            for file in (place, *place.parent.rglob("*.py"))
-                            if place.name == "__init__.py" or file == place
-                        ]
-                    else:
-                        with suppress(Exception):
-                            exec(compile(ast.Module([statement], []), str(file), "exec"), {})  # noqa: S102 - the script's own imports
+            for root, statement in imports_in(file):
+                places = places_of(root, folder)
+                if not any(is_own(root, str(place), folder) for place in places):
+                    with suppress(Exception):
+                        exec(compile(ast.Module([statement], []), str(file), "exec"), {})  # noqa: S102 - the script's own imports
+                    continue
+                for place in places:
+                    is_package = place.name == "__init__.py"
+                    waiting += place.parent.rglob("*.py") if is_package else [place]
 
     def run(self, steps: int, program, recorder) -> None:
         """Run the script until it has done ``steps`` steps, and tell ``recorder`` where each begins and ends.
@@ -278,15 +252,6 @@ def installed_names() -> frozenset[str]:
     return frozenset(importlib.metadata.packages_distributions())
 
 
-def texts_of(file: Path) -> list[tuple[str, str]]:
-    """Name and Python of a file, or of each cell of a notebook."""
-    return (
-        cells_of(str(file))
-        if file.suffix == ".ipynb"
-        else [(str(file), file.read_text(encoding="utf-8"))]
-    )
-
-
 def run_file(path: str) -> None:
     """Run a script as ``python`` does, a notebook as *Run All* does."""
     if not path.endswith(".ipynb"):
@@ -297,15 +262,18 @@ def run_file(path: str) -> None:
         exec(compile(text, name, "exec"), names)  # noqa: S102 - the reader's own notebook
 
 
-def imports_in(tree: ast.Module) -> list[ast.Import | ast.ImportFrom]:
-    """The absolute imports of a file, wherever they stand, one module each, but no ``from __future__``."""
-    statements = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            statements += [ast.copy_location(ast.Import([alias]), node) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module != "__future__":
-            statements.append(node)
-    return statements
+def imports_in(file: Path) -> Iterator[tuple[str, ast.Import | ast.ImportFrom]]:
+    """The absolute imports of a file or notebook, wherever they stand, one module each, and its first name."""
+    with suppress(SyntaxError, UnicodeDecodeError):
+        is_notebook = file.suffix == ".ipynb"
+        cells = cells_of(str(file)) if is_notebook else [("", file.read_text("utf-8"))]
+        for node in ast.walk(ast.parse("\n".join(text for _, text in cells))):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    one = ast.copy_location(ast.Import([alias]), node)
+                    yield alias.name.partition(".")[0], one
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                yield node.module.partition(".")[0], node
 
 
 class Follower:

@@ -45,9 +45,8 @@ def held_again(num_bytes: int, place_name: str) -> Held:
         place = place_named(wanted) or place
     places = getattr(MODES[-1], "places", None) if MODES else None
     if places is None:
-        return Held(
-            torch.empty(num_bytes, dtype=torch.uint8, device="cpu").untyped_storage(), Place.HOST
-        )
+        whole = torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
+        return Held(whole.untyped_storage(), Place.HOST)
     with places.makes(place), torch._C.DisableTorchFunction():
         return Held(torch.empty(num_bytes, dtype=torch.uint8, device=META).untyped_storage(), place)
 
@@ -59,9 +58,8 @@ def tensor_again(
     with torch.no_grad(), torch._C.DisableTorchFunction():
         device = held.storage.device
         if device == META:
-            tensor = torch.empty(0, dtype=dtype, device=META).set_(
-                held.storage, offset, shape, stride
-            )
+            empty = torch.empty(0, dtype=dtype, device=META)
+            tensor = empty.set_(held.storage, offset, shape, stride)
         else:
             tensor = torch.empty_strided(shape, stride, dtype=dtype, device=device)
     return tensor.requires_grad_() if requires_grad else tensor
@@ -77,17 +75,10 @@ def reduced(reduce: Callable, mode) -> Callable:
             is_plain = type(tensor) in PLAIN and tensor.layout is torch.strided
             if is_plain and (tensor.is_meta or isinstance(tensor, FakeTensor)):
                 storage = tensor.untyped_storage()
-                one = held.get(storage._cdata)
-                if one is None:
-                    place = mode.places.of(tensor) if hasattr(mode, "places") else Place.HOST
-                    one = held[storage._cdata] = Held(storage, place)
-                described = (
-                    tensor.dtype,
-                    tuple(tensor.shape),
-                    tensor.stride(),
-                    tensor.storage_offset(),
-                )
-                return tensor_again, (one, *described, tensor.requires_grad)
+                at = mode.places.of(tensor) if hasattr(mode, "places") else Place.HOST
+                one = held.setdefault(storage._cdata, Held(storage, at))
+                place = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+                return tensor_again, (one, tensor.dtype, *place, tensor.requires_grad)
         return reduce(tensor, protocol)
 
     return reduce_tensor
@@ -97,9 +88,8 @@ def on_card(storage: torch.UntypedStorage, *_, **__) -> torch.UntypedStorage:
     """A real storage, copied to the trace's card."""
     if storage.device == META:
         return storage
-    return (
-        torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).to("cuda").untyped_storage()
-    )
+    whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+    return whole.to("cuda").untyped_storage()
 
 
 def restored(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import operator
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -60,28 +61,27 @@ def ctc_loss_backward(grad: Tensor, scores: Tensor, *_, **__) -> Tensor:
     return torch.empty_like(scores, memory_format=torch.contiguous_format)
 
 
-TOLD = {
-    **dict.fromkeys(
+TOLD = (
+    (
         (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu),
         "is traced as small operations; CUDA runs one of cuDNN, with a reserve",
     ),
-    **dict.fromkeys(
+    (
         (torch.prod, Tensor.prod, torch.cumprod, Tensor.cumprod),
         "has a backward that is traced as for factors with zeros: without one it may take less",
     ),
-    **dict.fromkeys(
+    (
         (torch._VF.cdist, torch.ctc_loss, torch._C._nn.im2col, torch._C._nn.col2im),
         "has a kernel that takes copies of its inputs besides, which are not in the trace",
     ),
-}
+)
 """Functions that may take another amount than traced, and what is said of each."""
 
 
-def told(mode, func, args, kwargs):
+def told(words: str, mode, func, args, kwargs):
     """A call as it is, with a warning."""
-    mode.warn_once(
-        func.__name__, f"{func.__name__} {TOLD[func]}", is_told_in_torch=True, is_about_number=True
-    )
+    name = func.__name__
+    mode.warn_once(name, f"{name} {words}", is_told_in_torch=True, is_about_number=True)
     return func(*args, **kwargs)
 
 
@@ -91,21 +91,15 @@ for name in ("", ".Tensor"):
 
 
 def four_bit_product(
-    x: Tensor,
-    codes,
-    shape: Sequence[int],
-    absmax,
-    block_size,
-    kind,
-    bias=None,
-    absmax_8bit=None,
-    *_,
-    **__,
+    x: Tensor, codes, shape: Sequence[int], *rest, absmax_8bit=None, **_
 ) -> Stages:
     """The weight in the input's dtype and, where the scales are in 8 bits, the scales in float32 with their mean."""
-    num_scales = 0 if absmax_8bit is None else absmax_8bit.numel()
+    absmax_8bit = rest[4] if len(rest) > 4 else absmax_8bit
     wide = math.prod(shape) * x.element_size()
-    return [[4 * num_scales, 4 * num_scales], [4 * num_scales, wide]] if num_scales else [[wide]]
+    if absmax_8bit is None:
+        return [[wide]]
+    scales = 4 * absmax_8bit.numel()
+    return [[scales, scales], [scales, wide]]
 
 
 BY_NAME["bitsandbytes.gemm_4bit.default"] = four_bit_product
@@ -154,37 +148,33 @@ class ScriptCard(ShapesOnly, Card):
 
 def rules_of_places() -> dict:
     """Which handler answers which call of torch that has to do with a place."""
+    to_card, to_host = (
+        lambda mode, func, args, kwargs, place=place: _to(
+            mode, Tensor.to, (args[0], place.value), {}
+        )
+        for place in (Place.CARD, Place.HOST)
+    )
     rules = {
-        Tensor.get_device: lambda mode, func, args, kwargs: (
-            0 if mode.places.of(args[0]) is Place.CARD else -1
-        ),
+        Tensor.get_device: functools.partial(_property, lambda at: 0 if at is Place.CARD else -1),
         Tensor.pin_memory: lambda mode, func, args, kwargs: args[0],
-        Tensor.cuda: lambda mode, func, args, kwargs: _to(
-            mode, Tensor.to, (args[0], Place.CARD.value), {}
-        ),
+        Tensor.cuda: to_card,
+        Tensor.cpu: to_host,
         Tensor.to: _to,
         Tensor.data.__set__: _set_data,
         torch._C._nn._parse_to: _parse_to,
         Tensor.copy_: lambda mode, func, args, kwargs: (  # to the host's memory: moves no values, allocates nothing
             args[0] if has_values(args[0]) and not has_values(args[1]) else func(*args, **kwargs)
         ),
-        Tensor.cpu: lambda mode, func, args, kwargs: _to(
-            mode, Tensor.to, (args[0], Place.HOST.value), {}
-        ),
         Tensor.data_ptr: _data_ptr,
         torch.empty_like: _like,
         torch.zeros_like: _like,
     }
-    rules |= dict.fromkeys(TOLD, told)
+    for functions, words in TOLD:
+        rules |= dict.fromkeys(functions, functools.partial(told, words))
     rules[Tensor.device.__get__] = functools.partial(_property, lambda place: place.value)
-    for name, place in (
-        ("is_cuda", Place.CARD),
-        ("is_cpu", Place.HOST),
-        ("is_meta", Place.NOWHERE),
-    ):
-        rules[getattr(Tensor, name).__get__] = functools.partial(
-            _property, lambda at, place=place: at is place
-        )
+    for name, place in zip(("is_cuda", "is_cpu", "is_meta"), Place, strict=True):
+        is_there = functools.partial(operator.is_, place)
+        rules[getattr(Tensor, name).__get__] = functools.partial(_property, is_there)
     rules |= dict.fromkeys((Tensor.__bool__, Tensor.__int__, Tensor.__index__), _read)
     rules |= dict.fromkeys(_device_constructors() - FROM_DATA, _factory) | dict.fromkeys(
         FROM_DATA, _from_data
@@ -231,11 +221,8 @@ def _made_in_host(mode, func, args, kwargs):
 def _like(mode, func, args, kwargs):
     """Pinned memory is the host's; without a card there is none to pin."""
     kwargs.pop("pin_memory", None)
-    if (
-        place_named(kwargs.get("device")) is Place.HOST
-        and args[0].is_meta
-        and args[0].nbytes > MAX_BYTES
-    ):
+    is_large = args[0].is_meta and args[0].nbytes > MAX_BYTES
+    if is_large and place_named(kwargs.get("device")) is Place.HOST:
         with mode.places.makes(Place.HOST):
             return func(*args, **kwargs | {"device": META})
     return func(*args, **kwargs)
@@ -340,9 +327,8 @@ def pretend_cuda_for_script(*, starts_in_host: bool = False):
     )
     with ExitStack() as stack:
         stack.enter_context(one_rank())
-        card = stack.enter_context(
-            pretend_cuda(functools.partial(ScriptCard, starts_in_host=starts_in_host))
-        )
+        make_card = functools.partial(ScriptCard, starts_in_host=starts_in_host)
+        card = stack.enter_context(pretend_cuda(make_card))
         for home, name, value in (*STAND_INS, *own):
             stack.enter_context(patch.object(home, name, value))
         stack.enter_context(as_a_script_needs(card))

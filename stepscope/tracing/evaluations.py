@@ -113,10 +113,8 @@ class Evaluations:
 
 def can_be_left_out() -> bool:
     """Whether a call that starts now keeps nothing for a backward, and nobody watches what it does."""
-    is_watched = (
-        torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
-    )
-    return not torch.is_grad_enabled() and not is_watched
+    is_transformed = torch._C._functorch.peek_interpreter_stack() is not None
+    return not (torch.is_grad_enabled() or torch.compiler.is_compiling() or is_transformed)
 
 
 def are_plain(leaves: list) -> bool:

@@ -103,25 +103,14 @@ class Places:
 
     def of_one_kind(self, args: tuple) -> tuple:
         """Arguments of the host, those that want a gradient without values too where a large one has none."""
-        tensors = [
-            a
-            for item in args
-            for a in (item if isinstance(item, (list, tuple)) else (item,))
-            if isinstance(a, Tensor)
-        ]
-        if not any(t.is_meta and self.of(t) is Place.HOST for t in tensors):
+        if not any(t.is_meta and self.of(t) is Place.HOST for t in tensors_in(args)):
             return args
 
         def without_values(item: object) -> object:
             if isinstance(item, (list, tuple)) and type(item) in (list, tuple):
                 return type(item)(map(without_values, item))
-            wants = (
-                isinstance(item, Tensor)
-                and item.requires_grad
-                and not item.is_meta
-                and type(item) in PLAIN
-            )
-            return OfOneKind.apply(item, self) if wants else item
+            is_real = type(item) in PLAIN and not item.is_meta
+            return OfOneKind.apply(item, self) if is_real and item.requires_grad else item
 
         return tuple(map(without_values, args))
 

@@ -39,9 +39,8 @@ class Progress:
         if self.say is None or self.num_operations % OPERATIONS_BETWEEN_LOOKS:
             return
         if time.monotonic() - self.said_at >= SECONDS_BETWEEN_WORDS:
-            where = (
-                "build" if log.phase == "init" else f"step {log.step} of {self.steps}, {log.phase}"
-            )
+            step = f"step {log.step} of {self.steps}, {log.phase}"
+            where = "build" if log.phase == "init" else step
             self.say(f"{where}: {self.num_operations:,} operations so far, now {own_line()}")
             self.said_at = time.monotonic()
 

@@ -503,9 +503,9 @@ def moves(disk, real, source, target, *, src_dir_fd=None, dst_dir_fd=None):
 
 def place_of(disk: ScratchDisk, path: object) -> str:
     """The place of a folder that is named, open, or ``None``: the one to work in."""
-    return (
-        disk.folder_of(path) if isinstance(path, int) else disk.place("." if path is None else path)
-    )
+    if isinstance(path, int):
+        return disk.folder_of(path)
+    return disk.place("." if path is None else path)
 
 
 def lists(disk, real, path="."):

@@ -165,12 +165,8 @@ class ScriptTracer(kit.Tracer):
                 out = func.decompose(*args, **kwargs)
             if out is not NotImplemented:
                 return out
-        if (
-            func is aten.copy_.default
-            and self.device_type == "meta"
-            and args[1].is_meta
-            and not args[0].is_meta
-        ):
+        is_copy = func is aten.copy_.default and self.device_type == "meta"
+        if is_copy and args[1].is_meta and not args[0].is_meta:
             return args[0]  # to the host: no values move
         if func._schema.is_mutable:
             self.before_write(args[0])
@@ -191,10 +187,8 @@ class ScriptTracer(kit.Tracer):
                 return self.decomposed(func, args, kwargs, error)
             out = self.from_values(func, args, kwargs, error, frame)
         except RuntimeError as error:
-            if (
-                func is aten._local_scalar_dense.default
-                or "cannot be called on meta tensors" in str(error)
-            ):
+            is_read = func is aten._local_scalar_dense.default
+            if is_read or "cannot be called on meta tensors" in str(error):
                 out = self.from_values(func, args, kwargs, error, frame)
             elif "expected device meta" in str(error) and any(
                 t.requires_grad for t in tensors_in(args)
@@ -285,11 +279,9 @@ class ScriptTracer(kit.Tracer):
         """Say so if a weight is written over after its backward, or in it, by no optimizer of torch's."""
         log = self.log
         is_later = log.phase == "backward" or (log.phase == "forward" and log.micro_batch > 1)
-        if (
-            self.on_update
-            and is_later
-            and any(self.block_of(t) in log.trained for t in tensors_in(written))
-        ):
+        if not self.on_update or not is_later:
+            return
+        if any(self.block_of(t) in log.trained for t in tensors_in(written)):
             self.on_update()
 
     def before_optimizer(self, optimizer, *_) -> None:
