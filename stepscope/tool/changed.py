@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from math import prod
 from unittest.mock import patch
 
@@ -48,8 +47,9 @@ def changed_build(
     as_one_of("name", name, PROGRAM_CHANGES)
     during_build, during_step = PROGRAM_CHANGES[name]
     if isinstance(build, Script):
-        if name == "half_batch" and (words := half_batch_option(build)):
-            build, during_build = with_option(build, words), nothing_to_do
+        if name == "half_batch":
+            option, build = half_batch_option(build)
+            during_build = nothing_to_do if option else during_build
         return build.also(during_build, during_step)
 
     def built():
@@ -66,27 +66,21 @@ def changed_build(
     return built
 
 
-def half_batch_option(script: Script) -> tuple[str, ...]:
-    """The script's own option for the size of a training batch, with half its number; nothing where there is none."""
-    for word, following in pairwise((*script.arguments, "")):
+def half_batch_option(script: Script) -> tuple[str, Script]:
+    """The script's own option for the size of a training batch, with half its number, and the script with it.
+
+    No words, and the script as it is, where there is none.
+    """
+    arguments = list(script.arguments)
+    for place, word in enumerate(arguments):
         option, equals, number = word.partition("=")
-        number = number if equals else following
+        number = number if equals else "".join(arguments[place + 1 : place + 2])
         if BATCH_OPTION.fullmatch(option) and number.isdecimal() and int(number) % 2 == 0:
             half = str(int(number) // 2)
-            return (f"{option}={half}",) if equals else (option, half)
-    return ()
-
-
-def with_option(script: Script, words: tuple[str, ...]) -> Script:
-    """The script with these words in the place of those of the same option."""
-    arguments = list(script.arguments)
-    place = next(
-        n
-        for n, word in enumerate(arguments)
-        if word.partition("=")[0] == words[0].partition("=")[0]
-    )
-    arguments[place : place + len(words)] = words
-    return replace(script, arguments=tuple(arguments))
+            words = [f"{option}={half}"] if equals else [option, half]
+            arguments[place : place + len(words)] = words
+            return " ".join(words), replace(script, arguments=tuple(arguments))
+    return "", script
 
 
 @contextmanager

@@ -238,7 +238,7 @@ def verified(
     ``changed(name)`` is ``build`` with a change made.
     """
     is_script = isinstance(build, Script)  # nobody can halve from outside what build() makes
-    option = half_batch_option(build) if is_script else ""
+    option = half_batch_option(build)[0] if is_script else ""
     possible = [cure for cure in cures if cure.program and (is_script or cure is not HALF_BATCH)]
     for cure in possible[:NUM_TRIED]:
         say(f"tracing again: {cure.name}")
@@ -247,7 +247,7 @@ def verified(
         except Exception as error:  # noqa: BLE001 - any program; what cannot be done to it is not advised
             say(f"not traced ({type(error).__name__}: {error})")
             continue
-        name = f"{cure.name} ({' '.join(option)})" if option and cure is HALF_BATCH else cure.name
+        name = f"{cure.name} ({option})" if option and cure is HALF_BATCH else cure.name
         yield Effect(
             change=replace(cure, name=name),
             before_bytes=before_bytes,

@@ -2,7 +2,8 @@
 
 import copy
 import sys
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
@@ -22,11 +23,7 @@ COMPILED = (
 
 @contextmanager
 def asks_quietly(tracer, module):
-    """DTensor runs each operation once more, to know the result's shape: ``tracer`` pauses
-    meanwhile.
-
-    ``module`` is torch.distributed.tensor._sharding_prop.
-    """
+    """DTensor runs each operation once more, to know the result's shape: ``tracer`` pauses meanwhile."""
     ask = module.ShardingPropagator._propagate_tensor_meta_non_cached
 
     def quietly(propagator, schema):
@@ -77,19 +74,17 @@ OF_LIBRARIES = {
 """Modules that need a patch, and the context that makes it."""
 
 
-class Patches:
-    """The patches of a trace; ``stack`` takes each back at the trace's end."""
+def patching_libraries(tracer, stack: ExitStack) -> Callable[[], None]:
+    """Patches the modules that have been loaded since; ``stack`` takes each patch back at the trace's end."""
+    waiting = dict(OF_LIBRARIES)
 
-    def __init__(self, tracer, stack):
-        self.tracer, self.stack, self.waiting = tracer, stack, dict(OF_LIBRARIES)
-        self.look()
-
-    def look(self) -> None:
-        """Patch the modules that have been loaded since: maybe in the program's own ``build``."""
+    def look() -> None:
         for disk in ON:
             disk.look()
-        for name in [name for name in self.waiting if name in sys.modules]:
-            self.stack.enter_context(self.waiting.pop(name)(self.tracer, sys.modules[name]))
+        for name in waiting.keys() & sys.modules.keys():
+            stack.enter_context(waiting.pop(name)(tracer, sys.modules[name]))
+
+    return look
 
 
 def write_empty(file, **_) -> None:

@@ -115,9 +115,6 @@ REAL = SimpleNamespace(
 )
 """What ``os`` has when nothing is replaced."""
 
-MOST_LINKS = 40
-"""A path that leads through more symbolic links than this goes in a circle, as Linux has it."""
-
 CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME")
 """Names in the environment of folders to which libraries download; ``~/.cache`` where none is named."""
 
@@ -172,7 +169,8 @@ class ScratchDisk:
         What libraries put into the user's cache stays: a model is downloaded once for all traces.
         """
         folder, hidden = self.folder, self.hidden
-        self.before_traces = first, self.hidden = self.before_traces or (folder, hidden)
+        self.before_traces = self.before_traces or (folder, hidden)
+        first, self.hidden = self.before_traces
         self.number += 1
         self.folder = f"{self.home}/{self.number}"
         shutil.copytree(first, self.folder, symlinks=True)
@@ -202,31 +200,15 @@ class ScratchDisk:
         """The absolute path without links; ``follows`` the one at its end, too."""
         if not (path := os.fsdecode(path)):
             raise failed(errno.ENOENT, path)
-        here, waiting, num_links = "", os.path.join(self.cwd, path).split("/")[::-1], 0
-        while waiting:
-            name = waiting.pop()
-            if name == "..":
-                here = here.rpartition("/")[0]
-            elif name not in ("", "."):
-                target = self.link_at(f"{here}/{name}") if follows or waiting else None
-                if target is None:
-                    here = f"{here}/{name}"
-                    continue
-                num_links += 1
-                if num_links > MOST_LINKS:
-                    raise failed(errno.ELOOP, path)
-                here = "" if target.startswith("/") else here
-                waiting += target.split("/")[::-1]
-        return here or "/"
-
-    def link_at(self, place: str) -> str | None:
-        """Where a symbolic link leads; None for what is none, or is no file's."""
-        if self.is_outside(place) and place != "/dev/shm":
-            return None
-        try:
-            return REAL.readlink(self.where(place))
-        except OSError:
-            return None
+        path = os.path.join(self.cwd, path)
+        if self.is_outside(normal := os.path.normpath(path)):
+            return normal  # a link of the kernel's may lead to what has no path
+        folder, name = (path, "") if follows else os.path.split(path.rstrip("/"))
+        with seeing("links"):
+            folder = os.path.realpath(folder or "/")
+        if stat.S_ISLNK(self.mode(folder) or 0):
+            raise failed(errno.ELOOP, path)  # of links that lead in a circle one is left
+        return os.path.join(folder, name).rstrip("/") or "/"
 
     def is_hidden(self, place: str) -> bool:
         """Whether nothing of the disk is seen there."""
@@ -375,9 +357,9 @@ def is_folder(path: str) -> bool:
 
 
 class State(threading.local):
-    """Whether this thread is inside one of the replacements below, where ``os`` is the real one."""
+    """What the functions below lead this thread to: the program's disk, the real one, or a place without links."""
 
-    is_inside = False
+    sees = "program"
 
 
 ON: list[ScratchDisk] = []
@@ -387,13 +369,13 @@ STATE = State()
 
 
 @contextmanager
-def seeing(is_real: bool) -> Iterator[None]:
-    """What runs here sees the real disk, or goes through the replacements again."""
-    before, STATE.is_inside = STATE.is_inside, is_real
+def seeing(what: str) -> Iterator[None]:
+    """What runs here sees ``program``, ``disk`` or ``links``, as ``State`` says."""
+    before, STATE.sees = STATE.sees, what
     try:
         yield
     finally:
-        STATE.is_inside = before
+        STATE.sees = before
 
 
 def redirected(real: Callable, through: Callable[..., object]) -> Callable:
@@ -401,14 +383,17 @@ def redirected(real: Callable, through: Callable[..., object]) -> Callable:
 
     @functools.wraps(real)
     def replacement(*args, **kwargs):
-        if not ON or STATE.is_inside:
+        if not ON or STATE.sees == "disk":
             return real(*args, **kwargs)
-        with seeing(is_real=True):
+        if STATE.sees == "links":  # realpath asks, from the root on: what comes before has none
+            return real(ON[-1].where(args[0]), *args[1:], **kwargs)
+        with seeing("disk"):
             try:
                 return through(ON[-1], real, *args, **kwargs)
-            except OSError as error:  # a program is told of the path that it wrote
-                if isinstance(error.filename, str) and error.filename.startswith(ON[-1].home):
-                    error.filename = args[0] if args else error.filename
+            except OSError as error:  # a program is told of the paths that it wrote
+                for name, written in zip(("filename", "filename2"), args, strict=False):
+                    if str(getattr(error, name)).startswith(ON[-1].home):
+                        setattr(error, name, written)
                 raise
 
     return replacement
@@ -496,7 +481,9 @@ def moves(disk, real, source, target, *, src_dir_fd=None, dst_dir_fd=None):
     if is_folder(disk.where(new)) and is_folder(disk.where(old)) and disk.names(new):
         raise failed(errno.ENOTEMPTY, target)
     if old != new:
-        real(disk.copied_whole(old), disk.copied(new, is_emptied=True))
+        disk.room_for(new)
+        disk.copied(new, is_emptied=True)
+        real(disk.copied_whole(old), disk.above(new))
         disk.hide(old)
         disk.hide(new)
 
@@ -594,7 +581,7 @@ def opens(disk, real, file, mode="r", *args, **kwargs):
     if opener:  # it makes the file by a function of its own
 
         def opened(_, flags):
-            with seeing(is_real=False):
+            with seeing("program"):
                 return opener(file, flags)
 
         kwargs["opener"], args = opened, args[:5]
@@ -728,7 +715,7 @@ def maps(disk, real, kind, filename, dtype="uint8", mode="r+", *args, **kwargs):
         is_below = not found.startswith(disk.home)
         if is_below and mode_of(found) is not None and REAL.stat(found).st_size > LARGE_BYTES:
             mode = "copyonwrite"
-    with seeing(is_real=False):
+    with seeing("program"):
         return real(kind, filename, dtype, mode, *args, **kwargs)
 
 

@@ -34,7 +34,7 @@ from stepscope.tracing.log import (
     ScriptLog,
     as_compiled,
 )
-from stepscope.tracing.patched import Patches
+from stepscope.tracing.patched import patching_libraries
 from stepscope.tracing.refusals import NeedsValues, not_followed, refuse_dtypes, refuse_unseen
 from stepscope.tracing.scratch_disk import REFUSED, on_scratch_disk
 from stepscope.tracing.values import (
@@ -299,7 +299,7 @@ class ScriptTracer(kit.Tracer):
             )
 
     def now(self, change: str, *args: object) -> None:
-        self.patches.look()
+        self.look()
         super().now(change, *args)
 
     def saw(self, part: str, tensors: list[Tensor]) -> None:
@@ -336,17 +336,16 @@ def recording(device: str, *, starts_in_host: bool = False):
         # a CPU's mode has none: nothing moves
         tracer.places = getattr(mode, "places", tracer.places)
         mode.before_write = tracer.before_write
-        stack.enter_context(
-            patch.object(torch, "compile", functools.partial(as_compiled, tracer, torch.compile))
-        )
-        resize = patch.object(
-            torch.UntypedStorage, "resize_", lambda storage, size: tracer.resize(storage, size)
-        )
-        stack.enter_context(resize)
-        stack.callback(register_optimizer_step_pre_hook(tracer.before_optimizer).remove)
         called = Evaluations(tracer).around(torch.nn.Module.__call__)
-        stack.enter_context(patch.object(torch.nn.Module, "__call__", called))
-        tracer.patches = Patches(tracer, stack)
+        for home, name, value in (
+            (torch, "compile", functools.partial(as_compiled, tracer, torch.compile)),
+            (torch.UntypedStorage, "resize_", lambda *args: tracer.resize(*args)),
+            (torch.nn.Module, "__call__", called),
+        ):
+            stack.enter_context(patch.object(home, name, value))
+        stack.callback(register_optimizer_step_pre_hook(tracer.before_optimizer).remove)
+        tracer.look = patching_libraries(tracer, stack)
+        tracer.look()
         stack.enter_context(tracer)
         tracer.calibrate()
         tracer.forget()
