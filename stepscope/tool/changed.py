@@ -31,10 +31,16 @@ from memkit.program.hooks import tensors_in
 from memkit.program.optimizers import class_of
 from memkit.units import as_one_of
 from stepscope.optimizers import OPTIMIZERS
-from stepscope.tool.script import Script, nothing_to_do
+from stepscope.tool.script import Script
 
 BATCH_OPTION = re.compile(r"-b|(?!.*(?:eval|test|val))-*[\w.-]*batch[-_]?size")
 """What scripts call the size of a training batch on their command lines."""
+
+
+@contextmanager
+def nothing_to_do():
+    """What is around the building of a program that is not changed."""
+    yield lambda: None
 
 
 def changed_build(

@@ -179,11 +179,10 @@ def report_command(options: argparse.Namespace) -> Found:
     disk = options.until_printed.enter_context(on_scratch_disk())
     film = options.film and os.path.abspath(options.film)
     build = loaded_build(options.target, options.script_arguments)
-    if options.until:
-        build = replace(build, until_eval=True)
-    if as_whole_number("--ranks", options.ranks, 0):
-        build = replace(build, ranks=options.ranks)
     as_whole_number("--batches", options.batches, 0)
+    if isinstance(build, Script):
+        ranks = as_whole_number("--ranks", options.ranks, 0)
+        build = replace(build, until_eval=bool(options.until), ranks=ranks)
     if options.vary:
         return largest_found(options, build)
     report = partial(

@@ -114,16 +114,11 @@ class Report:
             [fit.card, format_bytes(fit.expected_bytes).replace("-", "−"), fit.verdict]
             for fit in self.fits
         ]
-        lines = [
-            ("made at the peak by", "part", "blocks", "bytes"),
-            *(line.row for line in self.page.lines),
-        ]
-        tables = (
-            str(self.trace.for_step(self.trace.peak.step)),
-            aligned_table(lines),
-            left_out_in_words(self.left_out),
-            aligned_table(fits),
-        )
+        lines = [("made at the peak by", "part", "blocks", "bytes")]
+        lines += [line.row for line in self.page.lines]
+        step = self.trace.for_step(self.trace.peak.step)
+        words = left_out_in_words(self.left_out)
+        tables = str(step), aligned_table(lines), words, aligned_table(fits)
         start = "\n".join(said)
         return "\n\n".join([*[start][: len(said)], *growth_in_words(self.page.growing), *tables])
 
@@ -167,26 +162,24 @@ def report_on(
     """
     steps += bool(num_batches)  # the second step's batch may have been fetched before the first
     traced = partial(trace_script, steps=steps, say=say, assume=assume)
-    loaders, batches = Loaders(), ""
-    script, changed = build, partial(changed_build, build)
+    loaders, batches, script = Loaders(), "", build
     if num_batches:
         build, batches = on_its_worst(script, num_batches, traced, say)
 
-        def changed(name: str) -> Callable:
-            halved = partial(
-                on_its_worst, changed_build(script, name), 2 * num_batches, traced, say
-            )
-            return halved()[0] if name == "half_batch" else changed_build(build, name)
+    def trace_of(change: str) -> MemoryTimeline:
+        """A trace of the program with this change; half the batches, and the worst of twice as many, are asked for."""
+        if change != "half_batch" or not num_batches:
+            return traced(changed_build(build, change))
+        return traced(on_its_worst(changed_build(script, change), 2 * num_batches, traced, say)[0])
 
     say(f"tracing {steps} steps of {name}")
     optimizers: set[str] = set()
     counted = register_optimizer_step_post_hook(
         lambda optimizer, *_: optimizers.add(type(optimizer).__name__)
     )
+    is_watched = isinstance(build, Script) and not num_batches
     try:
-        trace = traced(
-            watched(build, loaders) if isinstance(build, Script) and not num_batches else build
-        )
+        trace = traced(watched(build, loaders) if is_watched else build)
     finally:
         counted.remove()
     replay, left_out = replay_trace(trace), left_out_of(trace)
@@ -206,8 +199,18 @@ def report_on(
     cures = [cure for cure in page.cures if cure is not EIGHT_BIT or optimizers & {"Adam", "AdamW"}]
     if HALF_BATCH not in cures:  # what everybody tries first is traced in any case
         cures.insert(0, HALF_BATCH)
-    known = *page.changes, *verified(script, changed, cures, page.peak_reserved_bytes, traced, say)
+    known = *page.changes, *verified(script, cures, page.peak_reserved_bytes, trace_of, say)
     return replace(report, changes=tuple(best_of_each_kind(helpful(known), NUM_CHANGES)))
+
+
+def tried(say: Callable, words: str, trace: Callable[[], MemoryTimeline]) -> MemoryTimeline | None:
+    """A further trace of any program; None, and a word about it, where there is none."""
+    say(words)
+    try:
+        return trace()
+    except Exception as error:  # noqa: BLE001 - what cannot be done to a program is not advised
+        say(f"not traced ({type(error).__name__}: {error})")
+        return None
 
 
 def grown(
@@ -216,36 +219,21 @@ def grown(
     """What still grows over four steps: a batch that is fetched ahead grows once, and a leak goes on."""
     if not page.growing or steps >= STEPS_OF_A_LEAK:
         return page.growing
-    say(f"tracing {STEPS_OF_A_LEAK} steps, for something grows")
-    try:
-        longer = traced(build, steps=STEPS_OF_A_LEAK)
-    except Exception as error:  # noqa: BLE001 - any program; it may have no more steps
-        say(f"not traced ({type(error).__name__}: {error})")
-        return page.growing
-    return diagnose_memory(longer).growing
+    words = f"tracing {STEPS_OF_A_LEAK} steps, for something grows"
+    longer = tried(say, words, partial(traced, build, steps=STEPS_OF_A_LEAK))
+    return page.growing if longer is None else diagnose_memory(longer).growing
 
 
 def verified(
-    build: Callable,
-    changed: Callable,
-    cures: Sequence[Change],
-    before_bytes: int,
-    traced: Callable,
-    say: Callable,
+    build: Callable, cures: Sequence[Change], before_bytes: int, trace_of: Callable, say: Callable
 ) -> Iterator[Effect]:
-    """The cures that can be made, each known by a trace of the program with that change.
-
-    ``changed(name)`` is ``build`` with a change made.
-    """
+    """The cures that can be made, each known by a trace of the program with that change, ``trace_of(name)``."""
     is_script = isinstance(build, Script)  # nobody can halve from outside what build() makes
     option = half_batch_option(build)[0] if is_script else ""
     possible = [cure for cure in cures if cure.program and (is_script or cure is not HALF_BATCH)]
     for cure in possible[:NUM_TRIED]:
-        say(f"tracing again: {cure.name}")
-        try:
-            trace = traced(changed(cure.program))
-        except Exception as error:  # noqa: BLE001 - any program; what cannot be done to it is not advised
-            say(f"not traced ({type(error).__name__}: {error})")
+        trace = tried(say, f"tracing again: {cure.name}", partial(trace_of, cure.program))
+        if trace is None:
             continue
         name = f"{cure.name} ({option})" if option and cure is HALF_BATCH else cure.name
         yield Effect(

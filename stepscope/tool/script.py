@@ -24,7 +24,7 @@ import sys
 import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest.mock import patch
@@ -91,20 +91,14 @@ class NoEvaluation(ValueError):
     """A script was followed to its end and has not evaluated; where its epoch was cut, it may do so within."""
 
 
-@contextmanager
-def nothing_to_do():
-    """What is around the building of a program that is not changed."""
-    yield lambda: None
-
-
 @dataclass(frozen=True)
 class Script:
     """The file of a training script and its arguments.
 
-    ``during_build`` and ``during_step`` are what ``changed_build`` puts around a program. The first one yields a
-    function that is called before the first step. ``until_eval``: the script is followed on until a module in
-    evaluation has run after a step; its loader then hands out no more for training, if it ``cuts_epoch``. ``ranks``: it
-    is the first of so many that ``torchrun`` would start.
+    ``until_eval``: the script is followed on until a module in evaluation has run after a step; its loader then hands
+    out no more for training, if it ``cuts_epoch``. ``ranks``: it is the first of so many that ``torchrun`` would start.
+    ``around``: what ``changed_build`` puts around its building, which yields a function that is called before the first
+    step, and around its steps.
 
     Raises: ValueError: ``path`` is no file.
 
@@ -118,8 +112,7 @@ class Script:
     until_eval: bool = False
     cuts_epoch: bool = True
     ranks: int = 0
-    during_build: Callable[[], AbstractContextManager[Callable[[], None]]] = nothing_to_do
-    during_step: Callable[[], AbstractContextManager[object]] = nullcontext
+    around: tuple[tuple[Callable, Callable], ...] = ()
 
     def __post_init__(self):
         if not Path(self.path).is_file():
@@ -127,18 +120,7 @@ class Script:
 
     def also(self, during_build: Callable, during_step: Callable) -> "Script":
         """The script with this, too, around its building and around its steps."""
-
-        @contextmanager
-        def building():
-            with self.during_build() as made, during_build() as made_too:
-                yield lambda: (made(), made_too())
-
-        @contextmanager
-        def stepping():
-            with self.during_step(), during_step():
-                yield
-
-        return replace(self, during_build=building, during_step=stepping)
+        return replace(self, around=(*self.around, (during_build, during_step)))
 
     def import_libraries(self) -> None:
         """Import the libraries that the program imports, before a card is pretended; its own modules come after that.
@@ -290,7 +272,7 @@ class Follower:
         self.contexts.enter_context(
             patch.object(Optimizer, "add_param_group", self.adding(Optimizer.add_param_group))
         )
-        self.made = self.contexts.enter_context(script.during_build())
+        self.made = [self.contexts.enter_context(building()) for building, _ in script.around]
         if script.until_eval and script.cuts_epoch:
             ask = self.asking(_BaseDataLoaderIter.__next__)
             self.contexts.enter_context(patch.object(_BaseDataLoaderIter, "__next__", ask))
@@ -313,10 +295,12 @@ class Follower:
             return
         self.count_update()
         if self.step == 0:
-            self.made()
+            for made in self.made:
+                made()
             self.program.report_weights()
             self.recorder.now("mark", "init")
-            self.contexts.enter_context(self.script.during_step())
+            for _, stepping in self.script.around:
+                self.contexts.enter_context(stepping())
         else:
             self.has_ended = self.has_stepped and self.has_evaluated
             if not self.has_ended and not self.is_over:

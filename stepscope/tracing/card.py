@@ -10,17 +10,18 @@ import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from unittest.mock import patch
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
 
 from memkit.cards import CARDS
 from memkit.fit import CONTEXT_BYTES, workspace_bytes
+from memkit.timeline import Event
 from memkit.units import format_bytes
 from stepscope.allocator.caching import CachingAllocator
-from stepscope.allocator.replay import MATRIX_PRODUCTS
+from stepscope.allocator.replay import Player
+from stepscope.tracing.patched import replaced
 from stepscope.tracing.ranks import num_cards, on_one_card
 from stepscope.tracing.refusals import LIBRARY_HOME, OWN_HOME, calling_frame, not_followed, refusing
 
@@ -205,29 +206,20 @@ class Counters:
     """Follows a trace's log as far as it goes."""
 
     def __init__(self, tracer):
-        self.tracer, self.log, self.warned = tracer, None, False
+        self.tracer, self.log, self.position, self.warned = tracer, None, 0, False
 
     def allocator_now(self) -> CachingAllocator:
-        """The allocator after everything that has happened so far."""
+        """The allocator after everything that has happened so far, cuBLAS's workspaces among it."""
         log = self.tracer.log
         if log is not self.log or self.position > len(log.events):
             self.log, self.position = log, 0
-            self.allocator, self.addresses, self.threads = CachingAllocator(), {}, set()
+            self.player = Player(CachingAllocator(), workspace_bytes(CAPABILITY))
         for event in log.events[self.position :]:
-            if event >= 0:
-                operation, _, phase = log.births[event]
-                self.addresses[event] = self.allocator.malloc(log.sizes[event])
-                self.take_workspace(str(operation), phase == "backward")
-            elif (address := self.addresses.pop(~event, None)) is not None:
-                self.allocator.free(address)
+            block, sign = (event, 1) if event >= 0 else (~event, -1)
+            operation, _, phase = log.births[block]
+            self.player.play(Event(block, sign * log.sizes[block], None, phase, str(operation)))
         self.position = len(log.events)
-        return self.allocator
-
-    def take_workspace(self, operation: str, is_backward: bool) -> None:
-        """cuBLAS takes one at the first product of each thread."""
-        if is_backward not in self.threads and not MATRIX_PRODUCTS.isdisjoint(operation.split(".")):
-            self.threads.add(is_backward)
-            self.allocator.malloc(workspace_bytes(CAPABILITY))
+        return self.player.allocator
 
     def statistics(self, *_, **__) -> dict[str, int]:
         """``torch.cuda.memory_stats``; what is not modelled is 0."""
@@ -266,9 +258,7 @@ def counted(tracer) -> Iterator[None]:
         answers[f"max_{name}"] = lambda *_, key=key, **__: counters.statistics()[f"{key}.all.peak"]
     for name in ("peak_memory_stats", "max_memory_allocated", "max_memory_cached"):
         answers[f"reset_{name}"] = lambda *_, **__: counters.allocator_now().reset_peak()
-    with ExitStack() as stack:
-        for home in HOMES:
-            for name, value in answers.items():
-                if hasattr(home, name):
-                    stack.enter_context(patch.object(home, name, value))
+    with replaced(
+        *((h, name, answers[name]) for h in HOMES for name in answers if hasattr(h, name))
+    ):
         yield

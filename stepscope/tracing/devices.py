@@ -5,8 +5,7 @@ import math
 import operator
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from unittest.mock import patch
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -22,7 +21,7 @@ from memkit.tracing.shapes import deepcopied
 from memkit.units import round_up
 from stepscope.tracing.card import CARD, STAND_INS, CardGenerator
 from stepscope.tracing.host import META, Place, Places, place_named
-from stepscope.tracing.patched import as_a_script_needs
+from stepscope.tracing.patched import as_a_script_needs, replaced
 from stepscope.tracing.ranks import one_rank
 from stepscope.tracing.refusals import not_followed, refusing
 from stepscope.tracing.values import MAX_BYTES, UNKNOWN, ShapesOnly, has_values, refuse, storage_of
@@ -61,7 +60,7 @@ def ctc_loss_backward(grad: Tensor, scores: Tensor, *_, **__) -> Tensor:
     return torch.empty_like(scores, memory_format=torch.contiguous_format)
 
 
-TOLD = (
+MAY_DIFFER = (
     (
         (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu),
         "is traced as small operations; CUDA runs one of cuDNN, with a reserve",
@@ -78,10 +77,10 @@ TOLD = (
 """Functions that may take another amount than traced, and what is said of each."""
 
 
-def told(words: str, mode, func, args, kwargs):
+def with_warning(words: str, mode, func, args, kwargs):
     """A call as it is, with a warning."""
     name = func.__name__
-    mode.warn_once(name, f"{name} {words}", is_told_in_torch=True, is_about_number=True)
+    mode.warn_once(name, f"{name} {words}", in_torch=True, in_report=True)
     return func(*args, **kwargs)
 
 
@@ -169,8 +168,8 @@ def rules_of_places() -> dict:
         torch.empty_like: _like,
         torch.zeros_like: _like,
     }
-    for functions, words in TOLD:
-        rules |= dict.fromkeys(functions, functools.partial(told, words))
+    for functions, words in MAY_DIFFER:
+        rules |= dict.fromkeys(functions, functools.partial(with_warning, words))
     rules[Tensor.device.__get__] = functools.partial(_property, lambda place: place.value)
     for name, place in zip(("is_cuda", "is_cpu", "is_meta"), Place, strict=True):
         is_there = functools.partial(operator.is_, place)
@@ -284,8 +283,8 @@ def _read(mode, func, args, kwargs):
     """A branch or an index on what came from the card by ``.cpu()``: taken as 0, as it is where it is printed."""
     if mode.places.of(args[0]) is not Place.HOST:
         return refuse(mode, func, args, kwargs)
-    told = mode.told(func, args, kwargs)
-    return func(mode.without_values(args[0], func.__name__)) if told is UNKNOWN else told
+    answer = mode.answered(func, args, kwargs)
+    return func(mode.without_values(args[0], func.__name__)) if answer is UNKNOWN else answer
 
 
 def _data_ptr(mode, func, args, kwargs):
@@ -321,17 +320,16 @@ def pretend_cuda_for_script(*, starts_in_host: bool = False):
         with torch._C.DisableTorchFunction():
             return write(tensor, **kwargs).replace("device='meta'", f"device='{CARD}'")
 
-    own = (
-        (torch._tensor_str, "_str", written),
-        (torch, "_has_compatible_shallow_copy_type", lambda *_: True),  # see _set_data
-    )
-    with ExitStack() as stack:
-        stack.enter_context(one_rank())
-        make_card = functools.partial(ScriptCard, starts_in_host=starts_in_host)
-        card = stack.enter_context(pretend_cuda(make_card))
-        for home, name, value in (*STAND_INS, *own):
-            stack.enter_context(patch.object(home, name, value))
-        stack.enter_context(as_a_script_needs(card))
+    with (
+        one_rank(),
+        pretend_cuda(functools.partial(ScriptCard, starts_in_host=starts_in_host)) as card,
+        replaced(
+            *STAND_INS,
+            (torch._tensor_str, "_str", written),
+            (torch, "_has_compatible_shallow_copy_type", lambda *_: True),  # see _set_data
+        ),
+        as_a_script_needs(card),
+    ):
         yield card
 
 
@@ -346,9 +344,9 @@ def fake_cpu_for_script(tracer) -> Iterator[ShapesOnly]:
     with (
         fake_cpu(tracer, ShapesOnly()) as mode,
         as_a_script_needs(mode),
-        patch.object(Tensor, "_make_subclass", staticmethod(make_subclass)),
-        patch.object(
-            torch.nn.parallel.DistributedDataParallel, "__init__", not_here("DDP's reducer")
+        replaced(
+            (Tensor, "_make_subclass", staticmethod(make_subclass)),
+            (torch.nn.parallel.DistributedDataParallel, "__init__", not_here("DDP's reducer")),
         ),
     ):
         mode.rules[Tensor.__deepcopy__] = deepcopied

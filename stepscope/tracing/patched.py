@@ -2,7 +2,7 @@
 
 import copy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest.mock import patch
@@ -19,6 +19,15 @@ COMPILED = (
     "a compiled function is traced as the code it was made of: compiled, it keeps other tensors for its "
     "backward and makes fewer in between; measure_memory runs it compiled"
 )
+
+
+@contextmanager
+def replaced(*rows: tuple[object, str, object]) -> Iterator[None]:
+    """Inside, each of these homes has this value under this name."""
+    with ExitStack() as stack:
+        for home, name, value in rows:
+            stack.enter_context(patch.object(home, name, value))
+        yield
 
 
 @contextmanager
@@ -105,33 +114,28 @@ def as_a_script_needs(mode: ShapesOnly):
 
     def as_eager(callback):
         if callable(callback):
-            mode.warn_once("compiled", COMPILED, is_told_in_torch=True, is_about_number=True)
+            mode.warn_once("compiled", COMPILED, in_torch=True, in_report=True)
         return from_stance(callback)
 
     def scripted(code, *_, **__):
         """The code itself: torch.jit reads the source of functions for which others stand here."""
-        mode.warn_once(
-            "scripted", f"torch.jit.script: {COMPILED}", is_told_in_torch=True, is_about_number=True
-        )
+        mode.warn_once("scripted", f"torch.jit.script: {COMPILED}", in_torch=True, in_report=True)
         if isinstance(code, torch.nn.Module):
             vars(code).setdefault("save", write_empty)
         return code
 
     from_stance = torch._dynamo.eval_frame._callback_from_stance
     set_anomaly = torch.set_anomaly_enabled  # without the search for NaN: there are no values
+    ddp = torch.nn.parallel.distributed
     with (
-        patch.object(
-            torch.utils.data.dataloader, "_MultiProcessingDataLoaderIter", without_workers
-        ),
-        patch.object(
-            torch.nn.parallel.distributed,
-            "_verify_param_shape_across_processes",
-            lambda *_, **__: None,
-        ),
         torch.compiler.set_stance("force_eager"),
         saved_without_values(mode),
-        patch.object(torch.jit, "script", scripted),
-        patch.object(torch, "set_anomaly_enabled", lambda mode, *_, **__: set_anomaly(mode, False)),
-        patch.object(torch._dynamo.eval_frame, "_callback_from_stance", as_eager),
+        replaced(
+            (torch.utils.data.dataloader, "_MultiProcessingDataLoaderIter", without_workers),
+            (ddp, "_verify_param_shape_across_processes", lambda *_, **__: None),
+            (torch.jit, "script", scripted),
+            (torch, "set_anomaly_enabled", lambda mode, *_, **__: set_anomaly(mode, False)),
+            (torch._dynamo.eval_frame, "_callback_from_stance", as_eager),
+        ),
     ):
         yield mode

@@ -252,7 +252,7 @@ class ScratchDisk:
 
     # --- what changes -------------------------------------------------------------------------------------------
 
-    def room_for(self, place: str) -> str:
+    def new_at(self, place: str) -> str:
         """The path in the scratch folder for something new, whose folder must be there."""
         self.is_touched = True
         folder = os.path.dirname(place)
@@ -270,10 +270,10 @@ class ScratchDisk:
         found, above = self.where(place), self.above(place)
         mode = mode_of(found)
         if mode is None:
-            return self.room_for(place)
+            return self.new_at(place)
         if found == above or stat.S_IFMT(mode) not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
             return found
-        self.room_for(place)
+        self.new_at(place)
         if stat.S_ISDIR(mode):
             os.makedirs(above, exist_ok=True)
         elif is_emptied:
@@ -297,7 +297,7 @@ class ScratchDisk:
         place = self.place(path, follows)
         if self.mode(place) is not None:
             raise failed(errno.EEXIST, path)
-        return self.room_for(place)
+        return self.new_at(place)
 
     def hide(self, place: str) -> None:
         """Nothing of the disk is seen at a place, or below it, any more."""
@@ -327,7 +327,7 @@ class ScratchDisk:
             return self.temp
         mode = self.mode(place)
         if mode is None:
-            return self.room_for(place) if flags & os.O_CREAT else self.where(place)
+            return self.new_at(place) if flags & os.O_CREAT else self.where(place)
         if is_new or stat.S_ISDIR(mode):
             raise failed(errno.EEXIST if is_new else errno.EISDIR, path)
         return self.copied(place, is_emptied=bool(flags & os.O_TRUNC))
@@ -481,7 +481,7 @@ def moves(disk, real, source, target, *, src_dir_fd=None, dst_dir_fd=None):
     if is_folder(disk.where(new)) and is_folder(disk.where(old)) and disk.names(new):
         raise failed(errno.ENOTEMPTY, target)
     if old != new:
-        disk.room_for(new)
+        disk.new_at(new)
         disk.copied(new, is_emptied=True)
         real(disk.copied_whole(old), disk.above(new))
         disk.hide(old)

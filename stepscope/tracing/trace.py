@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -34,7 +33,7 @@ from stepscope.tracing.log import (
     ScriptLog,
     as_compiled,
 )
-from stepscope.tracing.patched import patching_libraries
+from stepscope.tracing.patched import patching_libraries, replaced
 from stepscope.tracing.refusals import NeedsValues, not_followed, refuse_dtypes, refuse_unseen
 from stepscope.tracing.scratch_disk import REFUSED, on_scratch_disk
 from stepscope.tracing.values import (
@@ -337,12 +336,12 @@ def recording(device: str, *, starts_in_host: bool = False):
         tracer.places = getattr(mode, "places", tracer.places)
         mode.before_write = tracer.before_write
         called = Evaluations(tracer).around(torch.nn.Module.__call__)
-        for home, name, value in (
+        changes = replaced(
             (torch, "compile", functools.partial(as_compiled, tracer, torch.compile)),
             (torch.UntypedStorage, "resize_", lambda *args: tracer.resize(*args)),
             (torch.nn.Module, "__call__", called),
-        ):
-            stack.enter_context(patch.object(home, name, value))
+        )
+        stack.enter_context(changes)
         stack.callback(register_optimizer_step_pre_hook(tracer.before_optimizer).remove)
         tracer.look = patching_libraries(tracer, stack)
         tracer.look()

@@ -48,12 +48,8 @@ FILLED = {"zeros_like", "new_zeros", "ones_like", "new_ones", "full_like", "new_
 DRAWN = {"rand": torch.rand, "randint": torch.randint, "randperm": torch.randperm}
 """Draws by which programs shuffle, index and skip layers: made anew, with a seed of the trace's own."""
 
-DECIDED_BY_ONE = {
-    "bitwise_or": True,
-    "logical_or": True,
-    "bitwise_and": False,
-    "logical_and": False,
-}
+DECIDED_BY_ONE = dict.fromkeys(("bitwise_or", "logical_or"), True)
+DECIDED_BY_ONE |= dict.fromkeys(("bitwise_and", "logical_and"), False)
 """Operations that return this value wherever one operand is it: a loop that ends at a length ends, whatever else."""
 
 OVERWRITES = ("zero_", "fill_")
@@ -64,13 +60,7 @@ CHANGES_SIZE = ("resize_", "set_", "resize_as_")
 INDEX_BYTES = 8
 UNIQUE = ("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive")
 ASSUMED = {
-    "_local_scalar_dense",
-    "allclose",
-    "bincount",
-    "equal",
-    "nonzero",
-    "masked_select",
-    "index",
+    *"_local_scalar_dense allclose bincount equal nonzero masked_select index".split(),
     *UNIQUE,
 }
 """Operations for which one number says what they return."""
@@ -367,7 +357,7 @@ def result_of_size(func, args: tuple, kwargs: dict, number: float) -> tuple[obje
         for index in args[1]:
             num_axes = index.dim() if is_mask(index) else 0
             rows = [index.new_empty((size,), dtype=torch.int64) for _ in range(num_axes)]
-            indices += rows or [index]
+            indices += rows if is_mask(index) else [index]
             scratch += INDEX_BYTES * size * num_axes
         return func(tensor, indices, *args[2:], **kwargs), scratch
     raise NotImplementedError(
@@ -431,14 +421,13 @@ class ShapesOnly(shapes.ShapesOnly):
     def without_values(self, tensor: Tensor, call: str) -> Tensor:
         """A tensor of this shape in host memory, all 1.0 (0 for whole numbers)."""
         self.tell_no_values(call)
-        with _disable_current_modes():
-            value = no_value(tensor)
-            shape, size = tensor.shape, tensor.numel() * tensor.element_size()
-            if size > MAX_STAND_IN_BYTES:  # one value, seen everywhere
-                return torch.full((), value, dtype=tensor.dtype, device="cpu").expand(shape)
-            return torch.full(shape, value, dtype=tensor.dtype, device="cpu")
+        is_large = tensor.numel() * tensor.element_size() > MAX_STAND_IN_BYTES
+        with _disable_current_modes():  # a large one is one value, seen everywhere
+            shape = () if is_large else tensor.shape
+            full = torch.full(shape, no_value(tensor), dtype=tensor.dtype, device="cpu")
+            return full.expand(tensor.shape)
 
-    def told(self, func, args: tuple, kwargs: dict) -> object:
+    def answered(self, func, args: tuple, kwargs: dict) -> object:
         """What a call returns whose values are known or assumed; ``UNKNOWN`` where they are neither."""
         self.known.num_questions += 1
         if has_values(args[0]):
@@ -450,31 +439,21 @@ class ShapesOnly(shapes.ShapesOnly):
         number = self.known.assumptions.here() if func in OF_A_NUMBER else None
         return UNKNOWN if number is None else OF_A_NUMBER[func](number)
 
-    def warn_once(
-        self,
-        about: str,
-        text: str,
-        *,
-        is_told_in_torch: bool = False,
-        is_about_number: bool = False,
-    ) -> None:
-        """Tell the program, at its own line; torch's own code only where asked.
-
-        ``is_about_number``: it stands beside the peak in a report, too.
-        """
+    def warn_once(self, about: str, text: str, in_torch: bool = False, in_report: bool = False):
+        """Tell the program, at its own line; torch's own code only where asked. In a report it stands by the peak."""
         frame = calling_frame()
-        frame = outside(frame, TORCH_HOME) if is_told_in_torch else frame
+        frame = outside(frame, TORCH_HOME) if in_torch else frame
         if about not in self.warned and not frame.f_code.co_filename.startswith(TORCH_HOME):
             self.warned.add(about)
-            self.about_number += [text] * is_about_number
+            self.about_number += [text] * in_report
             warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno)
 
 
 def answer(mode: ShapesOnly, func, args, kwargs):
     """1.0 for the value that a program reads, 0 where it is a whole number."""
-    told = mode.told(func, args, kwargs)
-    if told is not UNKNOWN:
-        return told
+    known = mode.answered(func, args, kwargs)
+    if known is not UNKNOWN:
+        return known
     tensor = args[0]
     stand_in = mode.without_values(tensor, func.__name__)
     if calling_frame().f_code.co_filename == LBFGS:
@@ -505,17 +484,17 @@ DISTRIBUTIONS = torch.distributions.distribution.__file__
 
 def refuse(mode: ShapesOnly, func, args, kwargs):
     """No answer: what the program does next depends on it."""
-    told = mode.told(func, args, kwargs)
-    if told is not UNKNOWN:
-        return told
+    known = mode.answered(func, args, kwargs)
+    if known is not UNKNOWN:
+        return known
     frame = calling_frame()
     caller = frame.f_code.co_filename
     if caller == LBFGS and frame.f_locals.get("line_search_fn", "") is None:
         text = "LBFGS is traced as if it took every iteration and kept each update"
-        mode.warn_once("lbfgs", text, is_told_in_torch=True)
+        mode.warn_once("lbfgs", text, in_torch=True)
         return "ys >" in linecache.getline(caller, frame.f_lineno)
     if caller.endswith(GENERATION):
-        mode.warn_once("generate", LONGEST, is_told_in_torch=True)
+        mode.warn_once("generate", LONGEST, in_torch=True)
         return False
     if caller == INITIALISERS:
         return next(mode.rejects)
@@ -557,7 +536,7 @@ def next_token(mode: ShapesOnly, func, args, kwargs):
     out = func(*args, **kwargs)
     if calling_frame().f_code.co_filename.endswith(GENERATION) and mode.known.value_of(out) is None:
         shape, token = tuple(out.shape), args[0].shape[-1] // 2
-        mode.warn_once("generate", LONGEST, is_told_in_torch=True)
+        mode.warn_once("generate", LONGEST, in_torch=True)
         mode.known.keep(out, lambda: torch.full(shape, token))
     return out
 
