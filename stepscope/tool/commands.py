@@ -252,13 +252,10 @@ def largest_found(options: argparse.Namespace, script: Script) -> Found:
 
     def spare_with(build: Callable, number: int) -> int:
         progress(f"tracing with {word} = {number:,}")
-        varied = replace(
-            build, arguments=tuple(place.sub(str(number), word) for word in script.arguments)
-        )
-        varied = watched(varied, loaders := Loaders())
-        traced = partial(
-            trace_script, steps=options.steps + bool(options.batches), assume=dict(options.assume)
-        )
+        arguments = tuple(place.sub(str(number), argument) for argument in script.arguments)
+        varied = watched(replace(build, arguments=arguments), loaders := Loaders())
+        steps = options.steps + bool(options.batches)
+        traced = partial(trace_script, steps=steps, assume=dict(options.assume))
         failed = None
         try:
             if options.batches:
@@ -276,20 +273,15 @@ def largest_found(options: argparse.Namespace, script: Script) -> Found:
         [fit] = fits_on(card, left_out_of(trace), replay_trace(trace).peak_allocated_bytes)
         return fit.expected_bytes
 
-    rows = [
-        (f"{Path(options.target).name} on one {card.name}", f"the largest {word} that should fit")
-    ]
     plain = largest_that_fits(partial(spare_with, script))
     try:
         recomputed = largest_that_fits(partial(spare_with, changed_build(script, "checkpointed")))
     except ValueError as error:
         recomputed = f"not traced: {error}"
-    rows += [("as it is", str(plain)), ("with full recomputation", str(recomputed))]
-    data = {
-        "largest": plain.number,
-        "recomputed": getattr(recomputed, "number", None),
-        "card": card.name,
-    }
+    head = f"{Path(options.target).name} on one {card.name}", f"the largest {word} that should fit"
+    rows = [head, ("as it is", str(plain)), ("with full recomputation", str(recomputed))]
+    more = getattr(recomputed, "number", None)
+    data = {"largest": plain.number, "recomputed": more, "card": card.name}
     return 0 if plain.number else sys.maxsize, aligned_table(rows), data
 
 
@@ -297,12 +289,11 @@ def list_command(options: argparse.Namespace) -> Found:
     """``stepscope list``: the names that ``fit`` and ``report`` take."""
     models = {name: count_parameters(model) for name, model in PUBLISHED_MODELS.items()}
     cards = {name: card.memory_bytes for name, card in CARDS.items()}
-    tables = (
-        [("model", "parameters"), *((name, format_count(count)) for name, count in models.items())],
-        [("card", "memory"), *((name, format_bytes(size)) for name, size in cards.items())],
-    )
+    counts = [("model", "parameters"), *((name, format_count(n)) for name, n in models.items())]
+    sizes = [("card", "memory"), *((name, format_bytes(size)) for name, size in cards.items())]
     other = "Another model: its config.json in place of a name."
-    return 0, "\n\n".join([*map(aligned_table, tables), other]), {"models": models, "cards": cards}
+    text = "\n\n".join([aligned_table(counts), aligned_table(sizes), other])
+    return 0, text, {"models": models, "cards": cards}
 
 
 def changes_as_data(changes: Sequence) -> list[dict]:

@@ -21,7 +21,6 @@ import os
 import re
 import runpy
 import sys
-import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -35,7 +34,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stepscope.tracing.ranks import names_of_torchrun
-from stepscope.tracing.refusals import KIT_HOME, OWN_HOME
+from stepscope.tracing.refusals import KIT_HOME, OWN_HOME, STANDARD_HOME
 
 LEFT_OUT = set(
     "matplotlib load_ext reload_ext autoreload config pip conda env bash sh html".split()
@@ -167,9 +166,8 @@ class Script:
                 ending = f" with exit code {error.code}" if error.code else ""
             finally:  # a second run makes anew what the script's own modules make when they are imported
                 for name in set(sys.modules) - before:
-                    if is_own(
-                        name.partition(".")[0], getattr(sys.modules[name], "__file__", None), folder
-                    ):
+                    file = getattr(sys.modules[name], "__file__", None)
+                    if is_own(name.partition(".")[0], file, folder):
                         del sys.modules[name]
         follower.count_update()
         if recorder.is_empty and not ending:
@@ -193,7 +191,7 @@ class Script:
 
 
 INSTALLED = {"site-packages", "dist-packages"}
-LIBRARIES = (sysconfig.get_path("stdlib"), OWN_HOME, KIT_HOME)
+LIBRARIES = STANDARD_HOME, OWN_HOME, KIT_HOME
 """Folders of what is installed."""
 
 
@@ -218,20 +216,15 @@ def is_own(name: str, file: str | None, folder: str) -> bool:
         return False
     if file.startswith(LIBRARIES):
         return False
-    root = next(
-        (parent.parent for parent in Path(file).parents if parent.name == name), Path(file).parent
-    )
-    return (
-        Path(file).is_relative_to(folder)
-        or Path(folder).is_relative_to(root)
-        or name not in installed_names()
-    )
+    parents = Path(file).parents
+    root = next((parent.parent for parent in parents if parent.name == name), parents[0])
+    if Path(file).is_relative_to(folder) or Path(folder).is_relative_to(root):
+        return True
+    return name not in importable_names()
 
 
-@functools.cache
-def installed_names() -> frozenset[str]:
-    """What the installed distributions let one import."""
-    return frozenset(importlib.metadata.packages_distributions())
+importable_names = functools.cache(importlib.metadata.packages_distributions)
+"""What the installed distributions let one import."""
 
 
 def run_file(path: str) -> None:

@@ -45,7 +45,9 @@ class Evaluations:
         """``nn.Module.__call__``, which a call that was seen before does not reach."""
 
         def called(module: nn.Module, *args, **kwargs):
-            if self.is_inside or not can_be_left_out():
+            is_transformed = torch._C._functorch.peek_interpreter_stack() is not None
+            is_watched = torch.compiler.is_compiling() or is_transformed
+            if self.is_inside or torch.is_grad_enabled() or is_watched:
                 return call(module, *args, **kwargs)
             log, seen = self.tracer.log, self.seen.setdefault(module, {})
             key = self.key_of(module, args, kwargs)
@@ -109,12 +111,6 @@ class Evaluations:
             )
 
         return results
-
-
-def can_be_left_out() -> bool:
-    """Whether a call that starts now keeps nothing for a backward, and nobody watches what it does."""
-    is_transformed = torch._C._functorch.peek_interpreter_stack() is not None
-    return not (torch.is_grad_enabled() or torch.compiler.is_compiling() or is_transformed)
 
 
 def are_plain(leaves: list) -> bool:
