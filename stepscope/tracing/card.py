@@ -145,9 +145,6 @@ ANSWERS = dict.fromkeys(SAYS_NOTHING.split()) | {
     "current_device": 0,
     "current_device_index": 0,
     "get_sync_debug_mode": 0,
-    "is_bf16_supported": True,
-    # An optimizer's step asks whether a graph is captured; a CUDA build without a driver fails there.
-    "is_current_stream_capturing": False,
     "get_device_name": Properties.name,
     "get_device_properties": Properties(),
     "current_accelerator": torch.device("cuda"),
@@ -177,22 +174,16 @@ STAND_INS = (
     *((home, name, value) for home in HOMES for name, value in BY_NAME.items()),
     (torch.cuda, "is_available", is_available),
     (torch.accelerator, "is_available", answering(True)),
-    (torch.cuda, "get_device_capability", answering(CAPABILITY)),
     (torch.cuda.nvtx, "_nvtx", Stream()),
     (torch.cuda.amp.common, "amp_definitely_not_available", answering(False)),
     (torch.autograd.profiler, "emit_nvtx", answering(nullcontext())),
-    (
-        torch.utils._foreach_utils,
-        "_get_foreach_kernels_supported_devices",
-        answering(["cuda", "meta"]),
-    ),
     (torch._C, "_get_accelerator", answering(torch.device("cuda"))),
     (torch, "Generator", Generator),
     (Tensor, "record_stream", answering(None)),
     (torch.nn.DataParallel, "__init__", on_one_card),
 )
 STAND_INS = tuple(row for row in STAND_INS if hasattr(*row[:2]))
-"""What stands in for torch's own while a program is traced: module or class, name, value."""
+"""What stands in for torch's own while a program is traced, beside the kit's: module or class, name, value."""
 
 
 NAMED = CARDS["A100 SXM 80 GB"]

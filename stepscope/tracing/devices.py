@@ -120,11 +120,8 @@ class ScriptCard(ShapesOnly, Card):
         self.places = Places()
         self.before_write: Callable[[object], None] = lambda tensor: None
         self.rules |= (of_places := rules_of_places())
-        self.of_places = of_places.keys() | {
-            Tensor.backward,
-            Tensor.requires_grad_,
-            torch.autograd.grad,
-        }
+        takes_any = {Tensor.backward, Tensor.requires_grad_, torch.autograd.grad}
+        self.of_places = of_places.keys() | takes_any
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if kwargs and isinstance(kwargs.get("generator"), CardGenerator):
@@ -147,17 +144,11 @@ class ScriptCard(ShapesOnly, Card):
 
 def rules_of_places() -> dict:
     """Which handler answers which call of torch that has to do with a place."""
-    to_card, to_host = (
-        lambda mode, func, args, kwargs, place=place: _to(
-            mode, Tensor.to, (args[0], place.value), {}
-        )
-        for place in (Place.CARD, Place.HOST)
-    )
     rules = {
         Tensor.get_device: functools.partial(_property, lambda at: 0 if at is Place.CARD else -1),
         Tensor.pin_memory: lambda mode, func, args, kwargs: args[0],
-        Tensor.cuda: to_card,
-        Tensor.cpu: to_host,
+        Tensor.cuda: functools.partial(_to_place, Place.CARD),
+        Tensor.cpu: functools.partial(_to_place, Place.HOST),
         Tensor.to: _to,
         Tensor.data.__set__: _set_data,
         torch._C._nn._parse_to: _parse_to,
@@ -175,10 +166,8 @@ def rules_of_places() -> dict:
         is_there = functools.partial(operator.is_, place)
         rules[getattr(Tensor, name).__get__] = functools.partial(_property, is_there)
     rules |= dict.fromkeys((Tensor.__bool__, Tensor.__int__, Tensor.__index__), _read)
-    rules |= dict.fromkeys(_device_constructors() - FROM_DATA, _factory) | dict.fromkeys(
-        FROM_DATA, _from_data
-    )
-    return rules
+    rules |= dict.fromkeys(_device_constructors() - FROM_DATA, _factory)
+    return rules | dict.fromkeys(FROM_DATA, _from_data)
 
 
 def _property(of_place, mode, func, args, kwargs):
@@ -205,11 +194,9 @@ def _factory(mode, func, args, kwargs):
 
 def _made_in_host(mode, func, args, kwargs):
     """Small tensors and whole numbers (a shuffled order) are real: a program reads them; large floats are not."""
-    of_card = {
-        name: value for name, value in kwargs.items() if name not in ("generator", "pin_memory")
-    }
+    choices = {name: kwargs[name] for name in kwargs.keys() - {"generator", "pin_memory"}}
     with mode.places.makes(Place.HOST):
-        tensor = func(*args, **of_card | {"device": META})
+        tensor = func(*args, **choices | {"device": META})
     if tensor.layout is not torch.strided:
         return func(*args, **kwargs)
     is_read = tensor.nbytes <= MAX_BYTES or not (tensor.is_floating_point() or tensor.is_complex())
@@ -240,6 +227,10 @@ def _from_data(mode, func, args, kwargs):
         with mode.places.makes(mode.places.making or Place.CARD):
             tensor = tensor.to(META)
     return tensor.requires_grad_() if needs_grad else tensor
+
+
+def _to_place(place, mode, func, args, kwargs):
+    return _to(mode, Tensor.to, (args[0], place.value), {})
 
 
 def _to(mode, func, args, kwargs):

@@ -44,9 +44,7 @@ class Places:
     """Remembers which storages are not on the card."""
 
     def __init__(self):
-        self.off_card: weakref.WeakKeyDictionary[torch.UntypedStorage, Place] = (
-            weakref.WeakKeyDictionary()
-        )
+        self.off_card = weakref.WeakKeyDictionary()  # the place of a storage, as long as it lives
         self.making: Place | None = None
 
     def of(self, tensor: Tensor) -> Place:

@@ -74,9 +74,8 @@ class KnownValues:
     """Real copies of tensors whose values follow from the program's text, by their storage."""
 
     def __init__(self):
-        self.copies: weakref.WeakKeyDictionary[
-            torch.UntypedStorage, Tensor | Callable[[], Tensor]
-        ] = weakref.WeakKeyDictionary()
+        # of a storage, as long as it lives: the copy, or a function that makes it
+        self.copies = weakref.WeakKeyDictionary()
         self.chance = torch.Generator("cpu").manual_seed(0)
         self.assumptions = Assumptions({})
         self.num_questions = 0  # so often a program has asked what only values could say
