@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from math import prod
 from unittest.mock import patch
 
@@ -173,11 +174,10 @@ def _blocks_checkpointed() -> Iterator[Callable[[], None]]:
 def _checkpoint(modules: list[nn.Module]) -> None:
     own = [m for m in modules if getattr(m, "supports_gradient_checkpointing", False)]
     inner = {id(part) for module in own for part in module.modules() if part is not module}
+    choices = {"use_reentrant": False}
     for module in own:
         if id(module) not in inner:
-            module.gradient_checkpointing_enable(
-                gradient_checkpointing_kwargs={"use_reentrant": False}
-            )
+            module.gradient_checkpointing_enable(gradient_checkpointing_kwargs=choices)
     if own:
         return
     lists = [m for m in modules if isinstance(m, (nn.ModuleList, nn.Sequential)) and _repeats(m)]
@@ -188,7 +188,7 @@ def _checkpoint(modules: list[nn.Module]) -> None:
         if id(blocks) not in done:
             done |= {id(part) for block in blocks for part in block.modules()}
             for block in blocks:
-                block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+                block.forward = partial(checkpoint, block.forward, **choices)
 
 
 def _repeats(blocks: nn.Module) -> bool:
@@ -230,12 +230,10 @@ class Batch:
 
     def needs_no_more_than(self, other: "Batch") -> bool:
         """Whether no tensor of it is larger in any direction than the same one of the other batch."""
-        if [len(shape) for shape in self.shapes] != [len(shape) for shape in other.shapes]:
+        if list(map(len, self.shapes)) != list(map(len, other.shapes)):
             return self.shapes == ()
-        pairs = zip(self.shapes, other.shapes, strict=True)
-        return all(
-            mine <= its for ours, theirs in pairs for mine, its in zip(ours, theirs, strict=True)
-        )
+        sizes = zip(chain(*self.shapes), chain(*other.shapes), strict=True)
+        return all(mine <= its for mine, its in sizes)
 
     def __str__(self) -> str:
         return " × ".join(f"{size:,}" for size in max(self.shapes, key=prod, default=()))
@@ -333,10 +331,8 @@ def on_its_worst(
     with suppress(Scanned):
         traced(watched(script, loaders))
     largest, number = largest_of(loaders.seen), f"{len(loaders.seen):,}"
-    tried = [
-        (batch, watched(script, Loaders(num_batches, batch.number)))
-        for batch in largest[:MOST_TRACED]
-    ]
+    first = largest[:MOST_TRACED]
+    tried = [(batch, watched(script, Loaders(num_batches, batch.number))) for batch in first]
     if len(tried) > 1:
         say(f"tracing {len(tried)} batches, none of which is the largest in every direction")
         tried.sort(key=lambda one: traced(one[1]).peak_bytes, reverse=True)

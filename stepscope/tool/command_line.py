@@ -169,9 +169,8 @@ def parser(description: str) -> OneLineParser:
     words = "the one card to be judged, such as 4090, A100-80GB or 24GiB; all without it"
     add("--card", help=words)
 
-    add = commands.add_parser(
-        "fit", help="every plan that fits a card, and its code", **kind
-    ).add_argument
+    words = "every plan that fits a card, and its code"
+    add = commands.add_parser("fit", help=words, **kind).add_argument
     add("model", help="a name such as Llama-2-7B, or a config.json")
     add("--card", required=True, help="a name such as 'RTX 4090'")
     words = "tokens between two optimizer steps (16,384)"

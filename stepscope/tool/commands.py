@@ -200,9 +200,7 @@ def report_command(options: argparse.Namespace) -> Found:
     except NoEvaluation:
         if not options.until or not build.cuts_epoch:
             raise
-        progress(
-            "no evaluation at the end of the epoch that was cut short: following all its steps"
-        )
+        progress("no evaluation at the end of the epoch cut short: following all its steps")
         result = report(replace(build, cuts_epoch=False))
     if film:
         from memkit.widgets.step_film import StepFilm  # loads ipywidgets
@@ -308,7 +306,8 @@ def fit_command(options: argparse.Namespace) -> Found:
         model = model_of_config(lengths | read_config(options.model))
     else:
         model = named("model", options.model, PUBLISHED_MODELS)
-    card, adapter = options.card, None
+    # no card of a mere size, whose times nobody knows
+    card, adapter = named("card", options.card.name, CARDS), None
     if options.lora is not None or options.targets:
         targets = tuple(options.targets.split(",")) if options.targets else linear_layers(model)
         adapter = AdapterConfig(rank=16 if options.lora is None else options.lora, targets=targets)

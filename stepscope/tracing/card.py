@@ -105,9 +105,10 @@ def answering(value: object) -> Callable:
     return lambda *_, **__: value
 
 
-def refusing_class(name: str, instead: str) -> type:
+def refusing_class(name: str, why: str) -> type:
     """In place of a class, which stays one: libraries write it in annotations that are read when they are imported."""
-    return type(name, (), {"__init__": refusing(f"torch.cuda.{name}", instead)})
+    refuse = refusing(f"torch.cuda.{name}", f"trace the step without it: {why}")
+    return type(name, (), {"__init__": refuse})
 
 
 IS_AVAILABLE = torch.cuda.is_available
@@ -160,12 +161,8 @@ BY_NAME = {
     "get_rng_state": lambda *_: torch.get_rng_state(),
     "get_rng_state_all": lambda: [torch.get_rng_state() for _ in range(num_cards())],
     "default_generators": Generators(),
-    "CUDAGraph": refusing_class(
-        "CUDAGraph", "trace the step without it: a graph keeps what its capture has allocated"
-    ),
-    "MemPool": refusing_class(
-        "MemPool", "trace the step without it: all pools together take what one takes"
-    ),
+    "CUDAGraph": refusing_class("CUDAGraph", "a graph keeps what its capture has allocated"),
+    "MemPool": refusing_class("MemPool", "all pools together take what one takes"),
 }
 """What stands in for torch's own of this name, wherever in ``HOMES`` it is."""
 

@@ -35,6 +35,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from itertools import chain
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -110,9 +111,7 @@ def sealed() -> Iterator[None]:
             FREE.pop()
 
 
-REAL = SimpleNamespace(
-    **{name: getattr(os, name) for name in dir(os) if callable(getattr(os, name))}
-)
+REAL = SimpleNamespace(**vars(os))
 """What ``os`` has when nothing is replaced."""
 
 CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME")
@@ -240,10 +239,8 @@ class ScratchDisk:
         """What is in a folder."""
         both = [] if self.is_hidden(place) else [place]
         folders = [path for path in dict.fromkeys((*both, self.above(place))) if is_folder(path)]
-        names = dict.fromkeys(
-            name for path in folders or [self.where(place)] for name in REAL.listdir(path)
-        )
-        inside = place.rstrip("/")
+        lists = map(REAL.listdir, folders or [self.where(place)])
+        names, inside = dict.fromkeys(chain(*lists)), place.rstrip("/")
         return [name for name in names if self.mode(f"{inside}/{name}") is not None]
 
     def folder_of(self, descriptor: int) -> str:
@@ -401,10 +398,8 @@ def redirected(real: Callable, through: Callable[..., object]) -> Callable:
 
 def put_in_place(stack: ExitStack, replacements: dict[int, object]) -> None:
     """Put each wherever a loaded module holds what it stands for, and take it back when the stack ends."""
-    source = sys.modules.get("numpy.lib._datasource") or sys.modules.get(
-        "numpy.lib._datasource_impl"
-    )
-    # a table in which numpy holds ``open``, for its text files
+    # numpy holds ``open`` for its text files in a table
+    source = sys.modules.get("numpy.lib._datasource")
     of_numpy = getattr(getattr(source, "_file_openers", None), "_file_openers", {})
     own = sys.modules[__name__]
     modules = [module for module in list(sys.modules.values()) if module is not own]

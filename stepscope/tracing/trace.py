@@ -106,10 +106,8 @@ def trace_script(
     assumptions.refuse_unused()
     granularity = ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1
     timeline = timeline_of(tracer.log, source="traced", device=device, granularity=granularity)
-    refused = [
-        f"this was refused, and the program went on without it: {what}"
-        for what in dict.fromkeys(REFUSED)
-    ]
+    words = "this was refused, and the program went on without it"
+    refused = [f"{words}: {what}" for what in dict.fromkeys(REFUSED)]
     about_number = [*refused, *tracer.about_number, *tracer.missing.values()]
     about_number += tracer.left_out.tell(timeline.peak_bytes)
     said = {ABOUT_NUMBER: "\n".join(about_number)} if about_number else {}
@@ -173,9 +171,8 @@ class ScriptTracer(kit.Tracer):
         if place is Place.HOST:
             if func._schema.is_mutable and isinstance(args[0], Tensor) and not args[0].is_meta:
                 return args[0]  # a small tensor of the host keeps the values that it had
-            args, kwargs = self.places.together(
-                (args, kwargs), with_numbers=func is aten.stack.default
-            )
+            stacks = func is aten.stack.default
+            args, kwargs = self.places.together((args, kwargs), with_numbers=stacks)
         return super().run(func, args, kwargs, frame)
 
     def called(self, func, args, kwargs, frame):
@@ -189,11 +186,10 @@ class ScriptTracer(kit.Tracer):
             is_read = func is aten._local_scalar_dense.default
             if is_read or "cannot be called on meta tensors" in str(error):
                 out = self.from_values(func, args, kwargs, error, frame)
-            elif "expected device meta" in str(error) and any(
-                t.requires_grad for t in tensors_in(args)
-            ):
-                raise OutsideBuild from error
             else:
+                is_trained = any(t.requires_grad for t in tensors_in(args))
+                if "expected device meta" in str(error) and is_trained:
+                    raise OutsideBuild from error
                 raise
         refuse_dtypes(func, args)
         self.known.follow(func, args, kwargs, out)
@@ -204,9 +200,8 @@ class ScriptTracer(kit.Tracer):
         with self:
             out = func.decompose(*args, **kwargs)
         if out is NotImplemented:
-            raise not_followed(
-                func, "give it a kernel without values by torch.library.register_fake"
-            ) from error
+            instead = "give it a kernel without values by torch.library.register_fake"
+            raise not_followed(func, instead) from error
         return out
 
     def from_values(self, func, args, kwargs, error, frame):
@@ -224,9 +219,8 @@ class ScriptTracer(kit.Tracer):
             return out
         if not isinstance(real, Tensor):
             return real
-        out = torch.empty_strided(
-            real.shape, real.stride(), dtype=real.dtype, device=args[0].device
-        )
+        device = args[0].device
+        out = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=device)
         # torch's DeviceMesh puts the fake tensors' mode aside
         return real if has_values(out) else out
 
@@ -269,9 +263,8 @@ class ScriptTracer(kit.Tracer):
         elif key not in self.watches:
             return RESIZE(storage, num_bytes)
         if num_bytes:
-            self.blocks[key] = self.log.allocate(
-                num_bytes, "resize_", self.lines.of(sys._getframe(1))
-            )
+            line = self.lines.of(sys._getframe(1))
+            self.blocks[key] = self.log.allocate(num_bytes, "resize_", line)
         return RESIZE(storage, num_bytes)
 
     def before_write(self, written: object) -> None:
@@ -286,9 +279,8 @@ class ScriptTracer(kit.Tracer):
     def before_optimizer(self, optimizer, *_) -> None:
         """Remember an optimizer of which weights have no gradient: what they would cost is not in the peak."""
         with torch._C.DisableTorchFunction():
-            wanted = [
-                p for group in optimizer.param_groups for p in group["params"] if p.requires_grad
-            ]
+            trained = (p for group in optimizer.param_groups for p in group["params"])
+            wanted = [p for p in trained if p.requires_grad]
             num_missing = sum(p.grad is None for p in wanted)
         self.missing.pop(id(optimizer), None)
         if num_missing and optimizer.param_groups:

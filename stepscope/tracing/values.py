@@ -232,9 +232,8 @@ class KnownValues:
             return False
         known = [self.value_of(operand) for operand in operands if isinstance(operand, Tensor)]
         with _disable_current_modes():
-            return any(
-                value is not None and bool((value == DECIDED_BY_ONE[name]).all()) for value in known
-            )
+            one = DECIDED_BY_ONE[name]
+            return any(value is not None and bool((value == one).all()) for value in known)
 
     def keep(self, out: object, make: Callable[[], Tensor]) -> None:
         """Remember how the values of a new small tensor are made; nothing is computed before it is asked for."""
@@ -552,9 +551,14 @@ def as_finite(mode: ShapesOnly, func, args, kwargs):
 RULES = {
     answer: (Tensor.item, Tensor.__float__, Tensor.tolist, Tensor.numpy, Tensor.__format__),
     refuse: (Tensor.__bool__, Tensor.__int__, Tensor.__index__),
-    as_finite: [
-        getattr(home, name) for home in (torch, Tensor) for name in ("isnan", "isinf", "isfinite")
-    ],
+    as_finite: (
+        torch.isnan,
+        torch.isinf,
+        torch.isfinite,
+        Tensor.isnan,
+        Tensor.isinf,
+        Tensor.isfinite,
+    ),
     add_in_place: (Tensor.add_,),
     next_token: (torch.multinomial, torch.argmax),
     one_hot: (torch._C._nn.one_hot,),
