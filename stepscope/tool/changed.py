@@ -74,10 +74,7 @@ def changed_build(
 
 
 def half_batch_option(script: Script) -> tuple[str, Script]:
-    """The script's own option for the size of a training batch, with half its number, and the script with it.
-
-    No words, and the script as it is, where there is none.
-    """
+    """The script's own option for the size of a training batch with half its number, and the script with it."""
     arguments = list(script.arguments)
     for place, word in enumerate(arguments):
         option, equals, number = word.partition("=")
@@ -135,10 +132,7 @@ def _optimizers_step(**choices: bool) -> Iterator[None]:
 
 @contextmanager
 def _eight_bit_adam() -> Iterator[Callable[[], None]]:
-    """Every Adam and AdamW that is made is bitsandbytes' in 8 bits; a ``Trainer`` makes its own, by its own option.
-
-    That one keeps the states of embeddings in 32 bits.
-    """
+    """Every Adam and AdamW that is made is bitsandbytes' in 8 bits; a ``Trainer``'s keeps embeddings' states in 32."""
     kind = class_of(OPTIMIZERS["8-bit AdamW"])
     arguments = getattr(sys.modules.get("transformers.training_args"), "TrainingArguments", None)
 
@@ -322,10 +316,7 @@ def largest_of(batches: list[Batch]) -> list[Batch]:
 def on_its_worst(
     script: Script, num_batches: int, traced: Callable, say: Callable
 ) -> tuple[Script, str]:
-    """The script that trains on the worst of its first batches, and which one that is.
-
-    Raises: ValueError: no loader feeds its first step.
-    """
+    """The script that trains on the worst of its first batches, and which one that is."""
     say(f"asking the loader for {num_batches:,} batches")
     loaders = Loaders(num_batches)
     with suppress(Scanned):

@@ -98,10 +98,7 @@ SCRIPTS = (".py", ".ipynb")
 
 
 def named(kind: str, name: str, known: Mapping) -> object:
-    """What is called ``name``, in capitals or not.
-
-    Raises: ValueError: nothing is.
-    """
+    """What is called ``name``, in capitals or not. Raises: ValueError: nothing is."""
     by_lower_case = {key.casefold(): key for key in known}
     return known[as_one_of(kind, by_lower_case.get(name.casefold(), name), known)]
 
@@ -112,12 +109,7 @@ def is_config(text: str) -> bool:
 
 
 def loaded_build(target: str, arguments: Sequence[str] = ()) -> Callable:
-    """The function ``name`` of ``file.py:name`` or ``package.module:name``; for a config.json a step of its model.
-
-    For a file.py alone: the script, with its ``arguments``.
-
-    Raises: ValueError: there is no such file, module or function.
-    """
+    """The function ``file.py:name`` or ``package.module:name``, the step of a config.json's model, or a script."""
     if is_config(target):
         return hugging_face_build(target)
     if target.endswith(SCRIPTS):

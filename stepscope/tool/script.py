@@ -46,10 +46,7 @@ MAGIC = re.compile(r"^(\s*)(?:(%{1,2})(\w+)|!)(.*)$")
 
 
 def cells_of(path: str) -> list[tuple[str, str]]:
-    """Name and Python of each code cell.
-
-    Raises: ValueError: no notebook, or a magic that may do what the program needs.
-    """
+    """Name and Python of each code cell. Raises: ValueError: a magic that may do what the program needs."""
     try:
         cells = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
         texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
@@ -276,10 +273,7 @@ class Follower:
             self.contexts.callback(handle.remove)
 
     def before_call(self, module, args) -> None:
-        """A module is called: this may be the start of the next step.
-
-        Raises: SeenEnough: every optimizer has stepped often enough.
-        """
+        """A module is called: this may be the start of the next step, or after enough of them the end."""
         if not torch.is_grad_enabled() and not module.training and self.is_over:
             self.has_evaluated = True
             if hasattr(self.recorder.log, "start_evaluation"):

@@ -44,10 +44,7 @@ def grouped_mm(
 def ctc_loss(
     scores: Tensor, targets: Tensor, lengths, target_lengths, *_, **__
 ) -> tuple[Tensor, Tensor]:
-    """A loss for each text and the forward variables, of two and a blank for each letter of the longest text.
-
-    The longest is taken to be as long as the rows are padded.
-    """
+    """A loss for each text, and forward variables: two and a blank a letter of a text as long as padded rows."""
     if targets.dim() != 2:
         raise not_followed("ctc_loss with targets in one row", "pad them to a row for each text")
     longest = targets.shape[1]
@@ -175,10 +172,7 @@ def _property(of_place, mode, func, args, kwargs):
 
 
 def _factory(mode, func, args, kwargs):
-    """A tensor made without naming a device is made on the card, as under ``torch.set_default_device``.
-
-    A script's is made in the host's memory, as torch does.
-    """
+    """A tensor made without naming a device is made on the card; a script's in the host's memory, as torch does."""
     is_unplaced = kwargs.get("device") is None and not kwargs.get("pin_memory")
     if mode.starts_in_host and kwargs.get("device") != META:
         return _made_in_host(mode, func, args, kwargs)
@@ -361,10 +355,7 @@ MAKE_SUBCLASS = Tensor._make_subclass
 
 
 def make_subclass(kind: type, data: Tensor, requires_grad: bool = False, **options) -> Tensor:
-    """``Tensor._make_subclass``, which refuses fake data: a view of them of a kind that is fake too.
-
-    For a library's kind of tensor: bitsandbytes' ``Params4bit``.
-    """
+    """``Tensor._make_subclass``, which refuses fake data (bitsandbytes' ``Params4bit``): a view that is fake too."""
     if not isinstance(data, FakeTensor):
         return MAKE_SUBCLASS(kind, data, requires_grad, **options)
     view = data.detach().requires_grad_(requires_grad)

@@ -57,10 +57,7 @@ class ScriptLeftOut(LeftOut):
         self.largest_compiled = (0, "")
 
     def meet_compiled(self, name: str, num_bytes: int, place: str) -> None:
-        """Remember the largest compiled step, by what its code takes uncompiled, which is more.
-
-        torchao's 8-bit AdamW has 53 bytes a value so, and 8.
-        """
+        """Remember the largest compiled step, by its code uncompiled: of torchao's AdamW 53 B a value, and not 8."""
         where = f"{place}: " if place else ""
         self.largest_compiled = max(self.largest_compiled, (num_bytes, f"{where}{name}"))
 

@@ -73,10 +73,7 @@ def in_parallel(parallel, *args, **kwargs) -> None:
 
 
 def on_one_card(parallel, module, device_ids=None, output_device=None, dim=0) -> None:
-    """``DataParallel`` on a machine with one card: it calls its module.
-
-    Raises: NotImplementedError: it has several, or names several, and would hand each a part of the batch.
-    """
+    """``DataParallel`` on a machine with one card calls its module; on several it is refused."""
     if num_cards() > 1 or len(device_ids or ()) > 1:
         raise not_followed(
             "DataParallel on several cards", "write DistributedDataParallel, and --ranks"

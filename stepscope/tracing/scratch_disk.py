@@ -163,10 +163,7 @@ class ScratchDisk:
         REFUSED.clear()
 
     def start_anew(self) -> None:
-        """The disk is as it was found, but for what was written before the first call, and for what was downloaded.
-
-        What libraries put into the user's cache stays: a model is downloaded once for all traces.
-        """
+        """The disk is as it was found, but for what was written before the first call, and for users' caches."""
         folder, hidden = self.folder, self.hidden
         self.before_traces = self.before_traces or (folder, hidden)
         first, self.hidden = self.before_traces
@@ -260,10 +257,7 @@ class ScratchDisk:
         return self.above(place)
 
     def copied(self, place: str, is_emptied: bool = False) -> str:
-        """The path in the scratch folder of what is at a place, copied there if it is not yet; devices stay.
-
-        ``is_emptied``: its bytes are not wanted.
-        """
+        """Where in the scratch folder what is at a place is, copied there, its bytes too if wanted; devices stay."""
         found, above = self.where(place), self.above(place)
         mode = mode_of(found)
         if mode is None:

@@ -328,10 +328,7 @@ class Assumptions:
 
 
 def result_of_size(func, args: tuple, kwargs: dict, number: float) -> tuple[object, int]:
-    """The result of an operation that keeps ``number`` rows, and the bytes of scratch beside it.
-
-    Raises: NotImplementedError: an operation whose result a number does not determine.
-    """
+    """The result of an operation that keeps ``number`` rows, and the bytes of scratch beside it."""
     tensor, name, size = args[0], func._opname, int(number)
     if name == "_local_scalar_dense":
         is_whole = not tensor.is_floating_point()
