@@ -196,10 +196,10 @@ class ScratchDisk:
         """The absolute path without links; ``follows`` the one at its end, too."""
         if not (path := os.fsdecode(path)):
             raise failed(errno.ENOENT, path)
-        path = os.path.join(self.cwd, path)
-        if self.is_outside(normal := os.path.normpath(path)):
+        whole = os.path.join(self.cwd, path)
+        if self.is_outside(normal := os.path.normpath(whole)):
             return normal  # a link of the kernel's may lead to what has no path
-        folder, name = (path, "") if follows else os.path.split(path.rstrip("/"))
+        folder, name = (whole, "") if follows else os.path.split(whole.rstrip("/"))
         with seeing("links"):
             folder = os.path.realpath(folder or "/")
         if stat.S_ISLNK(self.mode(folder) or 0):
