@@ -135,15 +135,11 @@ def loaded_build(target: str, arguments: Sequence[str] = ()) -> Callable:
     else:
         sys.path.insert(0, "")
         module = importlib.import_module(place)
-    functions = {
-        key: value
-        for key, value in vars(module).items()
-        if callable(value) and not key.startswith("_")
-    }
-    if not callable(found := getattr(module, name, None)):
-        raise ValueError(
-            f"{place!r} has no function {name!r}; it has {', '.join(functions) or 'none'}"
-        )
+    found = getattr(module, name, None)
+    if not callable(found):
+        public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
+        there = ", ".join(key for key, value in public.items() if callable(value))
+        raise ValueError(f"{place!r} has no function {name!r}; it has {there or 'none'}")
     return found
 
 
