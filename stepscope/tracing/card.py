@@ -218,6 +218,10 @@ class Counters:
             found[f"{theirs}.all.peak"] = allocator.peak[ours]
         return found
 
+    def statistic(self, name: str) -> Callable[..., int]:
+        """A function that tells one of the numbers."""
+        return lambda *_, **__: self.statistics()[name]
+
     def free_and_total(self, *_, **__) -> tuple[int, int]:
         """``torch.cuda.mem_get_info``, of a card that nobody has chosen."""
         if not self.warned:
@@ -242,8 +246,8 @@ def counted(tracer) -> Iterator[None]:
         ("memory_reserved", "reserved_bytes"),
         ("memory_cached", "reserved_bytes"),
     ):
-        answers[name] = lambda *_, key=key, **__: counters.statistics()[f"{key}.all.current"]
-        answers[f"max_{name}"] = lambda *_, key=key, **__: counters.statistics()[f"{key}.all.peak"]
+        answers[name] = counters.statistic(f"{key}.all.current")
+        answers[f"max_{name}"] = counters.statistic(f"{key}.all.peak")
     for name in ("peak_memory_stats", "max_memory_allocated", "max_memory_cached"):
         answers[f"reset_{name}"] = lambda *_, **__: counters.allocator_now().reset_peak()
     with replaced(
