@@ -1,6 +1,7 @@
 """The command line ``stepscope``, and what only it uses. No other module imports it; chapter 10 calls its ``fit``.
 
-A training script is followed until its second step, reported on, and traced again with what would help. Loads torch.
+A training script is followed until its second step, reported on, and traced again with what would help. Loads torch
+where a program is traced.
 
 Reading order:
 

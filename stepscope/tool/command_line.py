@@ -35,6 +35,7 @@ import json
 import os
 import re
 import sys
+import sysconfig
 import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack, redirect_stdout, suppress
@@ -47,9 +48,9 @@ import memkit
 from memkit.cards import CARDS, Card
 from memkit.units import GIB, KIB, MIB, format_bytes
 from stepscope.tool.commands import COMMANDS, named, progress
-from stepscope.tracing.refusals import KIT_HOME, OWN_HOME, STANDARD_HOME
 from stepscope.tracing.scratch_disk import FREE, SWITCH, sealed
 
+OWN = str(Path(__file__).parents[1]), str(Path(memkit.__file__).parent)
 ABOVE, UNUSABLE, STOPPED = 1, 2, 130
 UNITS = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
@@ -211,10 +212,10 @@ def in_words(error: BaseException) -> str:
     if FREE and "Permission denied" in words:
         words += f": a report leaves the disk as it found it; leave this out where os.environ has {SWITCH}"
     root = root_of(error)
-    if root is not error and not frames[-1].filename.startswith((OWN_HOME, KIT_HOME)):
+    if root is not error and not frames[-1].filename.startswith(OWN):
         reason = " ".join(f"{type(root).__name__}: {root}".split())
         words += f" (from {reason.removesuffix(':')})"
-    others = OWN_HOME, KIT_HOME, STANDARD_HOME, "<"
+    others = (*OWN, sysconfig.get_path("stdlib"), "<")
     places = [
         f"{Path(frame.filename).name}:{frame.lineno}"
         for frame in frames

@@ -21,14 +21,8 @@ from stepscope.experts import PUBLISHED_MODELS
 from stepscope.hugging_face import model_of_config, read_config
 from stepscope.planner.code import code_of
 from stepscope.planner.search import find_plans
-from stepscope.program.hugging_face import hugging_face_build
 from stepscope.setup import AdapterConfig, linear_layers
-from stepscope.tool.changed import Loaders, changed_build, on_its_worst, watched
-from stepscope.tool.program_report import fits_on, report_on
-from stepscope.tool.script import NoEvaluation, Script
-from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE
 from stepscope.tracing.scratch_disk import on_scratch_disk, unsealed
-from stepscope.tracing.trace import trace_script
 
 MOST = 2**16
 """No larger number is tried."""
@@ -111,8 +105,12 @@ def is_config(text: str) -> bool:
 def loaded_build(target: str, arguments: Sequence[str] = ()) -> Callable:
     """The function ``file.py:name`` or ``package.module:name``, the step of a config.json's model, or a script."""
     if is_config(target):
+        from stepscope.program.hugging_face import hugging_face_build
+
         return hugging_face_build(target)
     if target.endswith(SCRIPTS):
+        from stepscope.tool.script import Script
+
         return Script(target, tuple(arguments))
     if arguments:
         raise ValueError(
@@ -158,11 +156,18 @@ def progress(words: str = "") -> None:
 
 def report_command(options: argparse.Namespace) -> Found:
     """``stepscope report``: the bytes that --fail-above looks at, the text, and JSON."""
+    if importlib.util.find_spec("torch") is None:
+        raise ValueError(
+            "stepscope report traces a program with PyTorch, which is not installed: pip install torch"
+        )
     of_scripts = options.batches, options.vary, options.until, options.ranks
     if any(of_scripts) and not options.target.endswith(SCRIPTS):
         raise ValueError(
             f"--batches, --until, --vary and --ranks run a script such as train.py, not {options.target!r}"
         )
+    from stepscope.tool.program_report import report_on
+    from stepscope.tool.script import NoEvaluation, Script
+
     # From the program's first import until its report is printed: a thread of the program's may go on.
     disk = options.until_printed.enter_context(on_scratch_disk())
     film = options.film and os.path.abspath(options.film)
@@ -206,6 +211,8 @@ def fields(thing: object, names: str) -> dict:
 
 def report_as_data(result) -> dict:
     """A report as plain data."""
+    from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE
+
     provenance = result.trace.provenance
     return fields(result, "name batches allocated_bytes expected_bytes") | {
         "reserved_bytes": result.replay.peak_reserved_bytes,
@@ -221,8 +228,12 @@ def report_as_data(result) -> dict:
     }
 
 
-def largest_found(options: argparse.Namespace, script: Script) -> Found:
+def largest_found(options: argparse.Namespace, script) -> Found:
     """``stepscope report --vary N``: the largest number in the place of N with which the script should fit the card."""
+    from stepscope.tool.changed import Loaders, changed_build, on_its_worst, watched
+    from stepscope.tool.program_report import fits_on
+    from stepscope.tracing.trace import trace_script
+
     word, card = options.vary, options.card
     place = re.compile(rf"(?<![^=]){re.escape(word)}$")
     if card is None:

@@ -1,6 +1,6 @@
 """The second column of programs that nobody here wrote: the kit's tracer, with values, a host, libraries, refusals.
 
-Loads torch.
+Each module loads torch but ``scratch_disk``, for the commands that trace nothing; so this file imports none of them.
 
 Reading order:
 
@@ -17,6 +17,3 @@ Reading order:
 - ``evaluations``: a model that runs again without gradients is followed once
 - ``trace``: ``trace_script``: every allocation of a step
 """
-
-from .refusals import NeedsValues
-from .trace import trace_script

@@ -39,8 +39,6 @@ from itertools import chain
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from stepscope.tracing.refusals import own_line
-
 try:
     import fcntl
 except ImportError:  # Windows
@@ -129,6 +127,9 @@ class LeavesTheDisk(PermissionError, ValueError):
     """What a program was about to do would change the disk, past the scratch folder."""
 
     def __init__(self, what: str):
+        # loads torch, which the commands that trace nothing lack
+        from stepscope.tracing.refusals import own_line
+
         REFUSED.append(f"{own_line()}: {what}")
         super().__init__(
             f"{REFUSED[-1]}, which could change the disk, and a report leaves it as it found it; write the file "
