@@ -253,7 +253,7 @@ def outcome_of(found: PlansFound, chance: random.Random) -> Outcome:
     for plan in all_of_them:
         if any(other.factor <= plan.factor and other.seconds <= plan.seconds for other in missed):
             continue
-        has_a_chance = plan.may_fit_at_worst if at_worst else plan.may_fit
+        has_a_chance = plan.may_fit(at_worst)
         if not has_a_chance:
             ruled_out.append(plan)
         elif fits(plan, at_worst):

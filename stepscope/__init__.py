@@ -31,6 +31,6 @@ from memkit import lazy_names
 
 # The kit's formula finds a job by its type, experts and steps by their names: from here on.
 from stepscope import experts, optimizers
-from stepscope.formula import job, pieces
+from stepscope.formula import job
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -3,9 +3,8 @@
 Reading order:
 
 - ``adapters``: LoRA and QLoRA on paper: thin matrices beside frozen weights, which may be in 4 bits
-- ``pieces``: the loss in pieces on paper
-- ``job``: what a job keeps between steps, what it moves to the host, how it runs
+- ``job``: what a job keeps between steps, what it moves to the host, how it runs, its loss in pieces
 """
 
 from .adapters import count_adapter_parameters, trained_parameters
-from .job import Standing, host_bytes, job_state_bytes, job_state_ledger, link_bytes, standing_of
+from .job import host_bytes, job_state_bytes, job_state_ledger, link_bytes

@@ -1,16 +1,21 @@
-"""A ``Job`` on paper: what it keeps between steps, what it moves to the host, and how it runs.
+"""A ``Job`` on paper: what it keeps between steps, what it moves to the host, how it runs, its loss in pieces.
 
 A step with the optimizer's states on the host sends every gradient there and every new weight back: 4 B a parameter in
 bf16, whatever the batch is. (Offloaded activations, which ``blocks_ledger`` lists, go there and back in every
 micro-batch.) Seconds are bytes divided by the link's rate; what of them hides behind the arithmetic is a measurement.
+
+The head and the loss of some tokens at a time, each run again (chapter 10, section 3): logits of T tokens and V words
+are three tensors of T · V numbers at the start of the backward. In n pieces each of them has T · V / n, in float32; the
+price is one more product with the head.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import cache, partial
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, partial, reduce
 
 from memkit.formula.liveness import Block, Recorder
+from memkit.formula.model import Transformer, addition
+from memkit.formula.operations import NEW, SAME, Operation, Region, Tensor
 from memkit.formula.parameters import Parameter, parameter_ledger, times_of
 from memkit.formula.run import Run, run_of
 from memkit.formula.states import (
@@ -21,8 +26,7 @@ from memkit.formula.states import (
     weight_tensors,
 )
 from memkit.formula.update import place, write_states, write_update, write_weights
-from memkit.models import ModelConfig
-from memkit.recipes import OptimizerConfig, Precision
+from memkit.recipes import Precision
 from stepscope.formula.adapters import (
     frozen_tensors,
     shared_maps,
@@ -30,33 +34,34 @@ from stepscope.formula.adapters import (
     trained_precision,
 )
 from stepscope.optimizers import SharesMaps
-from stepscope.setup import MIN_OFFLOADED, AdapterConfig, Job, Place
+from stepscope.setup import MIN_OFFLOADED, Job, Place
 
 
-class Standing(NamedTuple):
-    """All that what a job keeps between steps depends on; neither batch nor recomputation is."""
-
-    model: ModelConfig
-    precision: Precision
-    optimizer: OptimizerConfig
-    adapter: AdapterConfig | None = None
-    place: Place = Place.AFTER_BACKWARD
-
-
-def standing_of(job: Job) -> Standing:
-    """A job's."""
-    return Standing(job.model, job.precision, job.optimizer, job.adapter, job.place)
-
-
-def job_state_ledger(job: Job | Standing) -> tuple[StateTensor, ...]:
+def job_state_ledger(job: Job) -> tuple[StateTensor, ...]:
     """Every persistent tensor of the run: weights, then gradients, then the optimizer's.
 
     With an adapter the model's own weights are frozen: they have no gradient and no state.
     """
-    return tuple(_tensors(job))
+    trained = trained_parameters(job.model, job.adapter)
+    precision = trained_precision(job.precision, job.adapter)
+    tensors: list[StateTensor] = []
+    if job.adapter is not None:
+        for parameter in parameter_ledger(job.model):
+            tensors += frozen_tensors(parameter, job.precision, job.adapter)
+        tensors += shared_maps(job.adapter)
+    for parameter in trained:
+        tensors += weight_tensors(parameter, precision)
+    for parameter in trained:
+        tensors += gradient_tensors(parameter, precision)
+    for parameter in trained:
+        states = optimizer_tensors(parameter, precision, job.optimizer)
+        if is_offloaded(parameter, job.place):
+            states = (replace(tensor, is_in_host=True) for tensor in states)
+        tensors += states
+    return (*tensors, *shared_tensors(trained, job.optimizer))
 
 
-def job_state_bytes(job: Job | Standing) -> dict[str, int]:
+def job_state_bytes(job: Job) -> dict[str, int]:
     """Bytes of what stands between steps by part, before rounding, without what the host's memory holds.
 
     On the host are torch's ``step`` scalars, what an optimizer there keeps, and paged states: unified memory, which
@@ -64,37 +69,16 @@ def job_state_bytes(job: Job | Standing) -> dict[str, int]:
 
     >>> from memkit.models import LLAMA_2_7B
     >>> from memkit.recipes import PURE_BF16
+    >>> from stepscope import AdapterConfig
     >>> lora = AdapterConfig(rank=16, targets=("query", "value"))
     >>> job_state_bytes(Job(model=LLAMA_2_7B, precision=PURE_BF16, adapter=lora))
     {'weights': 13510385664, 'gradients': 33554432, 'optimizer_states': 67108864}
     """
     totals = {"weights": 0, "gradients": 0, "optimizer_states": 0}
-    one_of_each = (
-        job._replace(model=job.model.one_of_each)
-        if isinstance(job, Standing)
-        else replace(job, model=job.model.one_of_each)
-    )
-    for tensor in _tensors(one_of_each):
+    for tensor in job_state_ledger(replace(job, model=job.model.one_of_each)):
         if not tensor.is_in_host:
             totals[tensor.part] += times_of(job.model, tensor.parameter) * tensor.num_bytes
     return totals
-
-
-def _tensors(job: Job | Standing) -> Iterator[StateTensor]:
-    trained = trained_parameters(job.model, job.adapter)
-    precision = trained_precision(job.precision, job.adapter)
-    if job.adapter is not None:
-        for parameter in parameter_ledger(job.model):
-            yield from frozen_tensors(parameter, job.precision, job.adapter)
-        yield from shared_maps(job.adapter)
-    for parameter in trained:
-        yield from weight_tensors(parameter, precision)
-    for parameter in trained:
-        yield from gradient_tensors(parameter, precision)
-    for parameter in trained:
-        for tensor in optimizer_tensors(parameter, precision, job.optimizer):
-            yield replace(tensor, is_in_host=True) if is_offloaded(parameter, job.place) else tensor
-    yield from shared_tensors(trained, job.optimizer)
 
 
 def is_offloaded(parameter: Parameter, place: Place) -> bool:
@@ -102,10 +86,16 @@ def is_offloaded(parameter: Parameter, place: Place) -> bool:
     return place.is_on_host and parameter.count >= MIN_OFFLOADED
 
 
-def offloaded_parameters(setup: Job) -> tuple[Parameter, ...]:
-    """The trained tensors whose states are on the host."""
-    trained = trained_parameters(setup.model, setup.adapter)
-    return tuple(parameter for parameter in trained if is_offloaded(parameter, setup.place))
+def host_bytes(setup: Job) -> dict[str, int]:
+    """Bytes that an optimizer on the host keeps there: a copy of weights and gradients, both pinned, and the states."""
+    precision = trained_precision(setup.precision, setup.adapter)
+    totals = {"weights": 0, "gradients": 0, "optimizer_states": 0}
+    for parameter in trained_parameters(setup.model, setup.adapter):
+        if is_offloaded(parameter, setup.place):
+            tensors = weight_tensors(parameter, precision) + gradient_tensors(parameter, precision)
+            for tensor in tensors + optimizer_tensors(parameter, precision, setup.optimizer):
+                totals[tensor.part] += tensor.num_bytes
+    return totals
 
 
 def link_bytes(setup: Job) -> dict[str, int]:
@@ -116,29 +106,12 @@ def link_bytes(setup: Job) -> dict[str, int]:
     >>> link_bytes(Job(model=LLAMA_2_7B, precision=PURE_BF16, place="on the host"))
     {'gradients to the host': 13476831232, 'weights to the card': 13476831232}
     """
-    moved, precision = {}, trained_precision(setup.precision, setup.adapter)
-    parameters = offloaded_parameters(setup)
-    if parameters:
-        gradients = (t for p in parameters for t in gradient_tensors(p, precision))
-        weights = (t for p in parameters for t in weight_tensors(p, precision))
-        moved["gradients to the host"] = setup.grad_accum_steps * sum(
-            t.num_bytes for t in gradients
-        )
-        moved["weights to the card"] = sum(t.num_bytes for t in weights)
-    return moved
-
-
-def host_bytes(setup: Job) -> dict[str, int]:
-    """Bytes that an optimizer on the host keeps there: a copy of weights and gradients, both pinned, and the states."""
-    parameters = offloaded_parameters(setup)
-    precision = trained_precision(setup.precision, setup.adapter)
-    states = (t for p in parameters for t in optimizer_tensors(p, precision, setup.optimizer))
-    moved = list(link_bytes(replace(setup, grad_accum_steps=1)).values()) or [0, 0]
-    return {
-        "weights": moved[1],
-        "gradients": moved[0],
-        "optimizer_states": sum(t.num_bytes for t in states),
+    kept = host_bytes(setup)
+    moved = {
+        "gradients to the host": setup.grad_accum_steps * kept["gradients"],
+        "weights to the card": kept["weights"],
     }
+    return {what: num_bytes for what, num_bytes in moved.items() if num_bytes}
 
 
 class JobRun(Run):
@@ -168,10 +141,9 @@ class JobRun(Run):
 
     def write_states(self, setup: Job, record: Recorder) -> None:
         precision, parameters = self.trained(setup)
-        is_in_host = setup.device == "cpu"  # whose memory counts there
-        write_states(
-            setup, record, precision, parameters if is_in_host else self.on_card(parameters)
-        )
+        if setup.device != "cpu":  # where the host's memory counts
+            parameters = self.on_card(parameters)
+        write_states(setup, record, precision, parameters)
 
     def write_step(self, setup: Job, record: Recorder) -> None:
         precision, parameters = self.trained(setup)
@@ -184,9 +156,9 @@ class JobRun(Run):
         return () if self.has_adapter else super().gradient_dtypes(setup)
 
     def use(self, setup: Job, makes_states: bool) -> Callable[[Recorder, Block], bool] | None:
-        return (
-            partial(self.step_at_once, setup, makes_states) if self.place.frees_gradients else None
-        )
+        if self.place.frees_gradients:
+            return partial(self.step_at_once, setup, makes_states)
+        return None
 
     def step_at_once(self, setup: Job, makes_states: bool, record: Recorder, block: Block) -> bool:
         """What an optimizer that frees gradients does with a finished one. Returns whether it frees this one."""
@@ -202,17 +174,14 @@ class JobRun(Run):
         write_update(setup, record, precision, [parameter], where)
         return True
 
-    def trained(self, setup: Job) -> tuple:
+    def trained(self, setup: Job) -> tuple[Precision, tuple[Parameter, ...]]:
         """The dtypes of what is trained, and its parameters."""
-        return trained_precision(setup.precision, setup.adapter), trained_parameters(
-            setup.model, setup.adapter
-        )
+        adapter = setup.adapter
+        return trained_precision(setup.precision, adapter), trained_parameters(setup.model, adapter)
 
     def on_card(self, parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
         """Those that step on the card."""
-        return tuple(
-            parameter for parameter in parameters if not is_offloaded(parameter, self.place)
-        )
+        return tuple(p for p in parameters if not is_offloaded(p, self.place))
 
 
 @cache
@@ -224,3 +193,82 @@ def _run(has_adapter: bool, place: Place) -> JobRun:
 @run_of.register
 def _(setup: Job) -> Run:
     return _run(setup.adapter is not None, setup.place)
+
+
+# --- the loss in pieces -----------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class CastsAgain(Region):
+    """A piece of the loss; ``cast`` is the weight that it casts where it is run again, and not before."""
+
+    cast: Tensor | None = None
+
+    def restore(self, walk, op: Operation) -> None:
+        """The cast is made first."""
+        made = []
+        if self.cast is not None and self not in walk.was_run_again:
+            made = [walk.new(self.cast.num_bytes, "_to_copy", op.where)]
+            walk.block_of[self.cast] = made[0]
+        super().restore(walk, op)
+        walk.drop(*made)
+
+
+@addition(lambda setup: isinstance(setup, Job) and setup.loss_pieces > 1)
+class WithLossInPieces(Transformer):
+    """A transformer whose head and loss are a checkpointed region for each piece of the tokens.
+
+    Raises: ValueError: tokens that are no whole number of pieces.
+    """
+
+    setup: Job
+    read_weight: Tensor | None = None  # the head's, or the one cast of it that the forward reads
+
+    @classmethod
+    def axis_sizes(cls, setup: Job) -> dict[str, int]:
+        """With t, the tokens of a piece."""
+        if setup.tokens_per_micro_batch % setup.loss_pieces:
+            words = f"loss_pieces={setup.loss_pieces} of {setup.tokens_per_micro_batch} tokens are not equal"
+            raise ValueError(f"{words} and have no formula; trace it")
+        return super().axis_sizes(setup) | {"t": setup.tokens_per_micro_batch // setup.loss_pieces}
+
+    def loss_of(self, x: Tensor, targets: Tensor) -> Tensor:
+        """The sum of the pieces' losses, divided by the number of targets."""
+        graph, num_pieces = self.graph, self.setup.loss_pieces
+        n = graph.view("flatten", self.norm("norm", x))
+        self.enter("loss")
+        parts = graph.view("chunk", n, ["t h"] * num_pieces, (NEW,))
+        wanted = graph.view("chunk", targets, ["t"] * num_pieces)
+        losses = []
+        for part, of_part in zip(parts, wanted, strict=True):
+            losses.append(graph.checkpoint(self.loss_of_piece, part, of_part, region=CastsAgain()))
+        total = reduce(
+            lambda total, loss: graph.op("add", [total, loss], "", ways=(SAME, SAME)), losses
+        )
+        return graph.op("div", [total], "")
+
+    def loss_of_piece(self, part: Tensor, targets: Tensor) -> Tensor:
+        """The head and the summed cross-entropy of a piece, on a float32 copy of its logits."""
+        graph, weight = self.graph, self.parameters[f"{self.head_name}.weight"]
+        dtype = self.dtype if self.autocast else weight.dtype
+        is_first = self.read_weight is None
+        self.read_weight = self.read_weight or graph.cast(weight, dtype, "head weight")
+        if is_first or self.read_weight is weight:
+            kept = self.read_weight
+        else:
+            # Autocast's cache has the first piece's cast until the forward ends, so that the gradients of all pieces
+            # meet there; what a piece is run again with, it casts anew.
+            kept = graph.region.cast = Tensor(weight.axes, weight.count, dtype, "head weight")
+        narrow = graph.cast(part, dtype)
+        logits = graph.op(
+            "mm",
+            [narrow, self.read_weight],
+            "t v",
+            dtype,
+            name="logits",
+            by="linear",
+            out_by=None,
+            keeps=[narrow, kept],
+            flops=2 * part.count * self.model.vocab_size,
+        )
+        return self.cross_entropy(graph.cast(logits, "float32"), targets)

@@ -7,24 +7,29 @@ last two are taken to be worth in time.
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
 from memkit.cards import Card
 from memkit.fit import Fit, fit_on
 from memkit.formats.records import dtype_bits, tensor_bytes
 from memkit.formula.activations import activation_bytes
 from memkit.formula.parameters import parameter_ledger
-from memkit.models import ModelConfig
-from memkit.recipes import Precision
 from memkit.setup import TrainingSetup
 from memkit.strategies import FULL, NONE, Strategy, groups
 from memkit.timeline import Instant
 from memkit.units import round_up
 from stepscope.experts import num_experts_of
-from stepscope.formula.job import Standing, host_bytes, standing_of
 from stepscope.optimizers import is_quantized
-from stepscope.planner.times import paged_bytes, peak_of, resting_bytes, run_again, seconds_of
-from stepscope.setup import AdapterConfig, Job, Layout, Place, as_job
+from stepscope.planner.times import (
+    at_rest,
+    kept_on_host,
+    one_sequence,
+    paged_bytes,
+    peak_of,
+    resting_bytes,
+    run_again,
+    seconds_of,
+)
+from stepscope.setup import Job, Layout, Place, as_job
 
 SUMMED, NARROW_STATES = "gradients summed in 16 bits", "states rounded to bf16"
 IN_8_BITS, IN_4_BITS = "states in 8 bits", "states in 4 bits"
@@ -97,7 +102,7 @@ class TrainingPlan:
             return peak
         gradient = 0 if setup.precision.gradient_dtype == "float32" else 4
         largest = max(parameter.count for parameter in parameter_ledger(setup.model))
-        stands = resting_bytes(Standing(setup.model, setup.precision, setup.optimizer))
+        stands = resting_bytes(at_rest(replace(setup, adapter=None, place=Place.AFTER_BACKWARD)))
         step = Instant(
             name="optimizer peak",
             **stands,
@@ -123,37 +128,17 @@ class TrainingPlan:
         inside = layout and layout.param_dtype
         compute = inside or setup.precision.compute_dtype
         num_logits = setup.tokens_per_micro_batch * setup.model.vocab_size // setup.loss_pieces
-        kept = setup.micro_batch_size * kept_bytes(setup, *([inside, inside] if inside else ()))
+        kept = setup.micro_batch_size * kept_bytes(setup, inside)
         wide = "float32" if setup.precision.uses_autocast else compute
         kept += tensor_bytes(num_logits, wide) + tensor_bytes(num_logits, compute)
         if layout is not None and layout.is_fully_sharded:
             return kept
-        states = resting_bytes(standing_of(setup))
+        states = resting_bytes(at_rest(setup))
         stands = states["weights"] + (
             states["optimizer_states"] if layout is None or layout.stage == 0 else 0
         )
         gradients = 0 if setup.place.frees_gradients else states["gradients"]
         return stands + (kept + gradients if setup.grad_accum_steps > 1 else max(kept, gradients))
-
-    @cached_property
-    def may_fit(self) -> bool:
-        """Whether it has a chance by what its peak is never below, and by the peak if every block ran again."""
-        has_room = fit_on(self.card, self.least_bytes).is_expected
-        return has_room and (self.with_all_again is None or self.with_all_again.fits)
-
-    @cached_property
-    def may_fit_at_worst(self) -> bool:
-        """The same of the highest that may stand beside the tensors."""
-        has_room = fit_on(self.card, self.least_bytes).least_bytes >= 0
-        return has_room and (self.with_all_again is None or self.with_all_again.fits_at_worst)
-
-    @property
-    def with_all_again(self) -> "TrainingPlan | None":
-        """The plan under which every block runs again, where some do."""
-        strategy = self.setup.recomputation
-        if not strategy.num_again:
-            return None
-        return replace(self, setup=replace(self.setup, recomputation=whole(strategy.group_size)))
 
     @cached_property
     def seconds(self) -> float:
@@ -165,15 +150,28 @@ class TrainingPlan:
         """Whether it fits the card: by the higher of its two peaks."""
         return fit_on(self.card, max(self.peak_bytes, self.traced_bytes or 0))
 
-    @property
+    @cached_property
     def fits(self) -> bool:
         """Whether it fits by what is expected beside the tensors, and the host's memory, where that is known."""
-        return self.has_host_room and self.fit.is_expected
+        return self._fits(at_worst=False)
 
-    @property
+    @cached_property
     def fits_at_worst(self) -> bool:
         """Whether it fits by the highest that may stand beside the tensors."""
-        return self.has_host_room and self.fit.least_bytes >= 0
+        return self._fits(at_worst=True)
+
+    def _fits(self, at_worst: bool) -> bool:
+        return self.has_host_room and self.may_fit(at_worst) and has_room(self.fit, at_worst)
+
+    def may_fit(self, at_worst: bool) -> bool:
+        """Whether it has a chance by what its peak is never below, and by the peak if every block ran again."""
+        strategy = self.setup.recomputation
+        if not has_room(fit_on(self.card, self.least_bytes), at_worst):
+            return False
+        if not strategy.num_again:
+            return True
+        all_again = replace(self.setup, recomputation=whole(strategy.group_size))
+        return has_room(replace(self, setup=all_again).fit, at_worst)
 
     @property
     def has_host_room(self) -> bool:
@@ -183,10 +181,10 @@ class TrainingPlan:
     @cached_property
     def host_bytes(self) -> int:
         """Bytes of the host's memory that offloading takes, for all ranks together."""
-        how = standing_of(self.setup)
+        resting = at_rest(self.setup)
         if self.layout is None or not self.layout.offloads:
-            return sum(host_bytes(self.setup).values()) + paged_bytes(how)
-        return sum(resting_bytes(how).values())
+            return sum(kept_on_host(resting).values()) + paged_bytes(resting)
+        return sum(resting_bytes(resting).values())
 
     @property
     def scales_loss(self) -> bool:
@@ -287,70 +285,37 @@ class TrainingPlan:
 whole = lru_cache(maxsize=64)(groups)
 
 
+def has_room(fit: Fit, at_worst: bool) -> bool:
+    """Whether there is room beside the most that may stand beside the tensors, or beside what is expected."""
+    return fit.least_bytes >= 0 if at_worst else fit.is_expected
+
+
 def plan_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -> TrainingPlan:
     """The plan of a setup on a card, or on each of a layout's."""
     return TrainingPlan(setup=as_job(setup), card=card, layout=layout)
 
 
-class OneSequence(NamedTuple):
-    """All that what one sequence keeps for its backward depends on."""
-
-    model: ModelConfig
-    seq_len: int
-    attention: str
-    dropout: float
-    uses_fused_norm: bool
-    upcasts_logits: bool
-    device: str
-    weight_dtype: str
-    compute_dtype: str
-    adapter: AdapterConfig | None
-    loss_pieces: int
-    recomputation: Strategy = NONE
-
-
-def kept_bytes(setup: Job, weight_dtype: str = "", compute_dtype: str = "") -> int:
-    """Activations of one sequence that stand at the end of a forward, at least; FSDP says the dtypes inside it.
+def kept_bytes(setup: Job, dtype: str | None = None) -> int:
+    """Activations of one sequence that stand at the end of a forward, at least; ``dtype`` is what FSDP computes in.
 
     Of regions that run again only the inputs are kept, so their share of what *full* keeps; blocks that do not run
     again keep what they keep under *none*.
     """
-    strategy, num_layers, precision = setup.recomputation, setup.model.num_layers, setup.precision
-    one = OneSequence(
-        model=setup.model,
-        seq_len=setup.seq_len,
-        attention=setup.attention,
-        dropout=setup.dropout,
-        uses_fused_norm=setup.uses_fused_norm,
-        upcasts_logits=setup.upcasts_logits,
-        device=setup.device,
-        weight_dtype=weight_dtype or precision.weight_dtype,
-        compute_dtype=compute_dtype or precision.compute_dtype,
-        adapter=setup.adapter,
-        loss_pieces=setup.loss_pieces if setup.seq_len % setup.loss_pieces == 0 else 1,
-    )
-    if (
-        strategy.scope != "blocks"
-        or strategy.saved_ops
-        or strategy == FULL
-        or len(setup.model.blocks_by_kind) > 1
-    ):
-        return kept_by(one._replace(recomputation=strategy))
-    none, full = kept_by(one), kept_by(one._replace(recomputation=FULL))
-    num_regions, num_blocks = run_again(strategy, num_layers)
-    return (none * (num_layers - num_blocks) + full * num_regions) // num_layers
+    strategy, model, precision = setup.recomputation, setup.model, setup.precision
+    one = one_sequence(setup, dtype or precision.weight_dtype, dtype or precision.compute_dtype)
+    is_plain = strategy.scope == "blocks" and not strategy.saved_ops and strategy != FULL
+    if not is_plain or len(model.blocks_by_kind) > 1:
+        return kept_by(one, strategy)
+    none, full = kept_by(one, NONE), kept_by(one, FULL)
+    num_regions, num_blocks = run_again(strategy, model.num_layers)
+    return (none * (model.num_layers - num_blocks) + full * num_regions) // model.num_layers
 
 
 @lru_cache(maxsize=512)
-def kept_by(one: OneSequence) -> int:
+def kept_by(one: Job, strategy: Strategy) -> int:
     """What one sequence keeps, but for what all share: rotary tables, positions, a mask of scores, experts' offsets."""
-    choices = one._asdict()
-    dtypes = {name: choices.pop(name) for name in ("weight_dtype", "compute_dtype")}
-    job, model = Job(**choices, precision=Precision(name="", **dtypes)), one.model
-    shared = 8 * one.seq_len * (model.head_dim + 1) + (
-        one.seq_len * one.seq_len if one.attention == "stored" else 0
-    )
-    shared += (
-        model.num_layers * round_up(4 * num_experts_of(model)) + 2 * round_up(1) * one.loss_pieces
-    )
-    return max(activation_bytes(job) - shared, 0)
+    model, seq_len = one.model, one.seq_len
+    shared = 8 * seq_len * (model.head_dim + 1) + 2 * round_up(1) * one.loss_pieces
+    shared += seq_len * seq_len if one.attention == "stored" else 0
+    shared += model.num_layers * round_up(4 * num_experts_of(model))
+    return max(activation_bytes(replace(one, recomputation=strategy)) - shared, 0)

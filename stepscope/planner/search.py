@@ -61,10 +61,10 @@ class PlansFound(Printable):
     @property
     def fitting(self) -> Iterator[TrainingPlan]:
         """Those that fit even at worst, or if none does those that should fit, by price; each played when asked for."""
-        at_worst = (plan for plan in self.in_order if plan.may_fit_at_worst and plan.fits_at_worst)
+        at_worst = (plan for plan in self.in_order if plan.fits_at_worst)
         if (first := next(at_worst, None)) is not None:
             return chain([first], at_worst)
-        return (plan for plan in self.in_order if plan.may_fit and plan.fits)
+        return (plan for plan in self.in_order if plan.fits)
 
     @cached_property
     def first(self) -> TrainingPlan | None:
@@ -98,11 +98,7 @@ class PlansFound(Printable):
         ):
             if stairs and plan.seconds >= stairs[-1].seconds:
                 continue
-            if (
-                plan.may_fit_at_worst and plan.fits_at_worst
-                if at_worst
-                else plan.may_fit and plan.fits
-            ):
+            if plan.fits_at_worst if at_worst else plan.fits:
                 stairs.append(plan)
         return tuple(sorted(stairs, key=lambda plan: plan.price))
 

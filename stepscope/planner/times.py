@@ -7,30 +7,26 @@ here: the adviser, the planner, the explorers.
 import math
 from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple
 
 from memkit import batch_plan
 from memkit.cards import Card
 from memkit.formats.records import dtype_bits
-from memkit.formula.estimate import estimate_memory
+from memkit.formula.estimate import second_step
 from memkit.formula.parameters import count_by_kind, count_parameters
 from memkit.models import ModelConfig
-from memkit.recipes import PURE_BF16
+from memkit.recipes import Precision
 from memkit.recomputation import step_flops
 from memkit.setup import TrainingSetup
 from memkit.strategies import FULL, FULL_NO_STOP, NONE, Strategy
 from memkit.timeline import Instant, MemoryTimeline
 from stepscope.experts import num_experts_of
 from stepscope.formula.job import (
-    Standing,
     host_bytes,
     job_state_bytes,
     job_state_ledger,
-    link_bytes,
-    standing_of,
 )
 from stepscope.optimizers import is_paged
-from stepscope.setup import AdapterConfig, Job, Layout, as_job
+from stepscope.setup import Job, Layout, as_job
 from stepscope.sharding.step import estimate_sharded
 from stepscope.sharding.traffic import step_traffic
 
@@ -38,24 +34,20 @@ HOST_BYTES_PER_S = 2 * 8 * 5_600 * 10**6
 """What a desktop's memory moves: two channels of 8 bytes at 5,600 million transfers a second (DDR5-5600)."""
 
 
+@lru_cache(maxsize=8192)
+def second_step_of_rank(setup: TrainingSetup, layout: Layout) -> MemoryTimeline:
+    """``second_step`` of one rank of ``layout``."""
+    return estimate_sharded(as_high(setup), layout).for_step(2)
+
+
 def as_high(setup: TrainingSetup) -> TrainingSetup:
     """The setup with two micro-batches at most: a third is as high as the second."""
     return replace(setup, grad_accum_steps=min(setup.grad_accum_steps, 2))
 
 
-@lru_cache(maxsize=8192)
-def second_step(setup: TrainingSetup, layout: Layout | None = None) -> MemoryTimeline:
-    """The second step, with two micro-batches at most; of one rank of ``layout``, if given.
-
-    Remembered for more setups than one job has plans or a slider places.
-    """
-    setup = as_high(setup)
-    return (estimate_sharded(setup, layout) if layout else estimate_memory(setup)).for_step(2)
-
-
 def peak_of(setup: TrainingSetup, layout: Layout | None = None) -> Instant:
     """The highest moment of the second step."""
-    return second_step(setup, layout).peak
+    return (second_step_of_rank(setup, layout) if layout else second_step(setup)).peak
 
 
 def seconds_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -> float:
@@ -79,18 +71,18 @@ def seconds_by_term(
         "passes": least_seconds(setup, card, (layout and layout.param_dtype) or dtype) * passes / 3
     }
     weight_bits = dtype_bits(setup.precision.weight_dtype)
-    how = standing_of(setup)
     if setup.adapter and setup.adapter.base == "nf4":
         # bitsandbytes leaves experts as they are
         num_packed = parameters_of(setup.model) - experts_of(setup.model)
         unpacked = num_packed * (4 + weight_bits) // 8  # read, and written
         terms["unpacking"] = setup.grad_accum_steps * passes * unpacked / card.memory_bandwidth
     if setup.place.is_on_host:
-        gradients, weights, states = on_host(how)
-        terms["host"] = (setup.grad_accum_steps * gradients + weights) / pcie
-        terms["host step"] = (gradients + 2 * weights + 2 * states) / HOST_BYTES_PER_S
+        kept = kept_on_host(at_rest(setup))
+        moved = setup.grad_accum_steps * kept["gradients"] + kept["weights"]
+        terms["host"] = moved / pcie
+        terms["host step"] = stepped_bytes(kept) / HOST_BYTES_PER_S
     elif is_paged(setup.optimizer.record):
-        terms["paged"] = 2 * paged_bytes(how) / pcie
+        terms["paged"] = 2 * paged_bytes(at_rest(setup)) / pcie
     if layout is None:
         return terms
     terms["links"] = step_traffic(setup, layout).sent_bytes / card.bytes_per_s_among(
@@ -101,28 +93,39 @@ def seconds_by_term(
         gathers = 2 if layout.stage == 3 else 1
         # gathered, and gradients sent
         terms["shards"] = setup.grad_accum_steps * (gathers + 1) * share / pcie
-        states = resting_bytes(how)
-        whole = 2 * states["weights"] + states["gradients"] + 2 * states["optimizer_states"]
+        whole = stepped_bytes(resting_bytes(at_rest(setup)))
         terms["host step"] = whole / HOST_BYTES_PER_S  # all ranks' shares are in one host
     return terms
+
+
+def stepped_bytes(kept: dict[str, int]) -> int:
+    """What a step on the host moves in its memory: gradients are read, weights and states read and written."""
+    return kept["gradients"] + 2 * kept["weights"] + 2 * kept["optimizer_states"]
+
+
+def at_rest(setup: Job) -> Job:
+    """The job by what it keeps between steps alone: the key under which those bytes are remembered."""
+    return Job(
+        model=setup.model,
+        precision=setup.precision,
+        optimizer=setup.optimizer,
+        adapter=setup.adapter,
+        place=setup.place,
+        seq_len=1,
+        attention="stored",
+    )
 
 
 resting_bytes = lru_cache(maxsize=512)(job_state_bytes)
 
 
-@lru_cache(maxsize=256)
-def on_host(standing: Standing) -> tuple[int, int, int]:
-    """Bytes of gradients that a micro-batch sends to an optimizer on the host, of weights that a step brings back, and
-    of the states that stay there."""
-    bare = Job(**standing._asdict(), seq_len=1, attention="stored")
-    gradients, weights = tuple(link_bytes(bare).values()) or (0, 0)
-    return gradients, weights, host_bytes(bare)["optimizer_states"]
+kept_on_host = lru_cache(maxsize=256)(host_bytes)
 
 
 @lru_cache(maxsize=256)
-def paged_bytes(standing: Standing) -> int:
+def paged_bytes(resting: Job) -> int:
     """Bytes of paged states, which may stand on the host: at worst each comes to the card and goes in every step."""
-    tensors = job_state_ledger(standing) if is_paged(standing.optimizer.record) else ()
+    tensors = job_state_ledger(resting) if is_paged(resting.optimizer.record) else ()
     return sum(tensor.num_bytes for tensor in tensors if tensor.is_in_host)
 
 
@@ -147,6 +150,22 @@ def least_seconds(setup: TrainingSetup, card: Card, dtype: str = "") -> float:
     return batch_plan.least_seconds(setup, card, dtype, parameters_of(model) - unused)
 
 
+def one_sequence(setup: Job, weight_dtype: str, compute_dtype: str, base: str = "") -> Job:
+    """The job by what one sequence alone depends on, in these dtypes and with nothing run again: a key too."""
+    return Job(
+        model=setup.model,
+        precision=Precision(name="", weight_dtype=weight_dtype, compute_dtype=compute_dtype),
+        seq_len=setup.seq_len,
+        attention=setup.attention,
+        dropout=setup.dropout,
+        uses_fused_norm=setup.uses_fused_norm,
+        upcasts_logits=setup.upcasts_logits,
+        device=setup.device,
+        adapter=replace(setup.adapter, base=base) if setup.adapter and base else setup.adapter,
+        loss_pieces=math.gcd(setup.loss_pieces, setup.seq_len),
+    )
+
+
 def passes_of(setup: Job) -> float:
     """Passes through the model by their FLOPs, three where all is trained and nothing runs again.
 
@@ -154,26 +173,18 @@ def passes_of(setup: Job) -> float:
     compute.
 
     >>> from memkit.models import LLAMA_2_7B
+    >>> from memkit.recipes import PURE_BF16
+    >>> from stepscope import AdapterConfig
     >>> setup = Job(model=LLAMA_2_7B, seq_len=2048, precision=PURE_BF16, adapter=AdapterConfig(rank=16))
     >>> [round(passes_of(replace(setup, recomputation=strategy)), 2) for strategy in ("none", "full")]
     [2.09, 2.86]
     """
-    strategy, model, adapter = setup.recomputation, setup.model, setup.adapter
-    one = Pass(
-        model=model,
-        seq_len=setup.seq_len,
-        attention=setup.attention,
-        dropout=setup.dropout,
-        rank=adapter.rank if adapter else 0,
-        targets=adapter.targets if adapter else (),
-        loss_pieces=math.gcd(setup.loss_pieces, setup.seq_len),
-    )
+    strategy, model = setup.recomputation, setup.model
+    one = one_sequence(setup, "bfloat16", "bfloat16", "as loaded")
     is_plain = strategy.scope == "blocks" and strategy.stops_early and not strategy.saved_ops
     if not is_plain or len(model.blocks_by_kind) > 1:
-        return passes_by(one._replace(recomputation=strategy))
-    none, full, whole = (
-        passes_by(one._replace(recomputation=way)) for way in (NONE, FULL, FULL_NO_STOP)
-    )
+        return passes_by(one, strategy)
+    none, full, whole = (passes_by(one, way) for way in (NONE, FULL, FULL_NO_STOP))
     num_regions, num_blocks = run_again(strategy, model.num_layers)
     stopped = (whole - full) * num_regions  # the end of each region's last block
     return none + ((whole - none) * num_blocks - stopped) / model.num_layers
@@ -186,39 +197,14 @@ def run_again(strategy: Strategy, num_layers: int) -> tuple[int, int]:
     return len(sizes), sum(sizes)
 
 
-class Pass(NamedTuple):
-    """All that the FLOPs of a step's passes depend on, beside the size of a micro-batch. ``rank`` 0: no adapter."""
-
-    model: ModelConfig
-    seq_len: int
-    attention: str
-    dropout: float
-    rank: int
-    targets: tuple[str, ...]
-    loss_pieces: int = 1
-    recomputation: Strategy = NONE
-
-
 @lru_cache(maxsize=1024)
-def passes_by(one: Pass) -> float:
+def passes_by(one: Job, strategy: Strategy) -> float:
     """Passes through the model by their FLOPs."""
-    plain = Job(
-        model=one.model,
-        seq_len=one.seq_len,
-        attention=one.attention,
-        dropout=one.dropout,
-        precision=PURE_BF16,
-        device="cpu",
-    )
-    adapter = AdapterConfig(rank=one.rank, targets=one.targets) if one.rank else None
-    flops = step_flops(
-        replace(
-            plain, adapter=adapter, recomputation=one.recomputation, loss_pieces=one.loss_pieces
-        )
-    )
-    return 3 * flops.total / _flops(plain)
+    flops = step_flops(replace(one, recomputation=strategy))
+    return 3 * flops.total / flops_of(replace(one, adapter=None, loss_pieces=1))
 
 
 @lru_cache(maxsize=64)
-def _flops(setup: TrainingSetup) -> int:
+def flops_of(setup: Job) -> int:
+    """FLOPs of its step."""
     return step_flops(setup).total
