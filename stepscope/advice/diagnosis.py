@@ -59,20 +59,17 @@ class Diagnosis(Printable):
     def __str__(self) -> str:
         lines = [("by line", "part", "since", "bytes")]
         lines += [(*line.row[:2], line.since, line.row[3]) for line in self.lines]
-        pages = [
+        cached = self.result.peak_reserved_bytes - self.result.peak_allocated_bytes
+        unseen = max(self.result.peak_allocated_bytes - sum(self.parts.values()), 0)
+        return on_page(
             self._headline(),
             self._parts(),
             aligned_table(lines),
             *growth_in_words(self.growing),
-        ]
-        cached = self.result.peak_reserved_bytes - self.result.peak_allocated_bytes
-        unseen = max(self.result.peak_allocated_bytes - sum(self.parts.values()), 0)
-        pages.append(
             f"In no tensor: {format_bytes(unseen)} in the allocator's rounding and workspaces, "
-            f"{format_bytes(cached)} reserved but not allocated."
-        )
-        return on_page(
-            *pages, cures_in_words(self.cures[:NUM_CURES]), changes_in_words(self.changes)
+            f"{format_bytes(cached)} reserved but not allocated.",
+            cures_in_words(self.cures[:NUM_CURES]),
+            changes_in_words(self.changes),
         )
 
     def _headline(self) -> str:
@@ -145,10 +142,15 @@ def diagnose_memory(
     >>> [cure.name for cure in diagnose_memory(trace).cures]
     ['8-bit AdamW']
     """
-    result, recorded = played(source, config, device, **card)
-    timeline, events = result.timeline, result.timeline.events
+    recorded = None if isinstance(source, MemoryTimeline) else read_snapshot(source, device)
+    timeline, own_config = (recorded.timeline, recorded.config) if recorded else (source, None)
+    result = replay_trace(timeline, config or own_config, **card)
     # the events alone: without a card's end and without its workspaces
     base = replay_trace(timeline, result.config)
+    if recorded and config is None and not card:
+        # A run that started warm found holes that its events do not show: what it reserved is what the recording says.
+        result = replace(result, timeline=timeline)
+    events = timeline.events
     live = events.live_at(base.peak_event)
     has_failed = result.failure is not None or bool(recorded and recorded.failed)
     has_phases = any(event.part for event in events)
@@ -162,7 +164,7 @@ def diagnose_memory(
         moment=events.moment(base.peak_event),
         parts={part: parts[part] for part in (*PARTS, None) if part in parts},
         lines=lines_of(live, events)[:NUM_LINES],
-        changes=without_holes(timeline, result.config, headline, base.peak_reserved_bytes),
+        changes=without_holes(base, headline),
         # a forward that died half-way grows too
         cures=cures_of(run, () if has_failed and not has_phases else growing),
         peak_reserved_bytes=headline,
@@ -170,66 +172,39 @@ def diagnose_memory(
     )
 
 
-def without_holes(
-    timeline: MemoryTimeline, config: AllocatorConfig, before_bytes: int, replayed_bytes: int
-) -> tuple[Effect, ...]:
+def without_holes(base: Replay, before_bytes: int) -> tuple[Effect, ...]:
     """What segments that grow would save on the very same events, where that is a byte."""
-    if config.expandable_segments:
+    if base.config.expandable_segments:
         return ()
-    growing = AllocatorConfig(expandable_segments=True)
-    after = before_bytes - replayed_bytes + replay_trace(timeline, growing).peak_reserved_bytes
-    effect = Effect(
-        change=EXPANDABLE_SEGMENTS, before_bytes=before_bytes, after_bytes=after, how="replay"
-    )
+    growing = replay_trace(base.timeline, AllocatorConfig(expandable_segments=True))
+    after_bytes = before_bytes - base.peak_reserved_bytes + growing.peak_reserved_bytes
+    sizes = {"before_bytes": before_bytes, "after_bytes": after_bytes}
+    effect = Effect(change=EXPANDABLE_SEGMENTS, **sizes, how="replay")
     return (effect,) if effect.saved_bytes > 0 else ()
-
-
-def played(
-    source: dict | str | Path | MemoryTimeline,
-    config: AllocatorConfig | None,
-    device: int | None,
-    **card,
-) -> tuple[Replay, RecordedRun | None]:
-    """A run's events played through the allocator from an empty card; and the recording, if it is one.
-
-    A recorded run that started warm found holes that its events do not show, so what the card reserved is what the
-    recording says, unless other rules than the card's are asked about.
-    """
-    if isinstance(source, MemoryTimeline):
-        return replay_trace(source, config, **card), None
-    run = read_snapshot(source, device)
-    result = replay_trace(run.timeline, config or run.config, **card)
-    if config is not None or card:
-        return result, run
-    return replace(result, timeline=run.timeline), run
 
 
 def growth_in_words(growing: tuple[Growing, ...]) -> tuple[str, ...]:
     """A table of what grows, and what it means."""
     if not growing:
         return ()
-    spans = len(growing[0].floors)
-    name = growing[0].span
-    meaning = (
-        "What is kept from step to step is a leak. These lines made it; look for what still holds it, such as a list "
-        "of losses that were not detached."
-        if spans == NUM_SPANS
-        else "So few steps do not tell a leak from what is fetched ahead once: four do."
-    )
-    rows = [
-        ["what grows: the least it holds in", *(f"{name} {number + 1}" for number in range(spans))]
-    ]
+    num_spans, name = len(growing[0].floors), growing[0].span
+    spans = [f"{name} {number + 1}" for number in range(num_spans)]
+    rows = [["what grows: the least it holds in", *spans]]
     rows += [[line.where, *map(format_bytes, line.floors)] for line in growing[:NUM_LINES]]
+    meaning = "So few steps do not tell a leak from what is fetched ahead once: four do."
+    if num_spans == NUM_SPANS:
+        meaning = (
+            "What is kept from step to step is a leak. These lines made it; look for what still holds it, such as a "
+            "list of losses that were not detached."
+        )
     return aligned_table(rows), meaning
 
 
 def lines_of(births: Events, events: Events) -> tuple[Line, ...]:
     """The blocks by line and part, the line with most bytes first, each since its oldest block was made."""
-    first = {
-        event.block: number
-        for number, event in reversed([*enumerate(events)])
-        if event.num_bytes > 0
-    }
+    first: dict[object, int] = {}
+    for number, event in enumerate(events):
+        first.setdefault(event.block, number)  # its birth
     lines = []
     for (where, part), own in births.by(lambda event: (line_of(event), event.part)).items():
         oldest = min(first[event.block] for event in own)

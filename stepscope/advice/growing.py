@@ -61,34 +61,32 @@ def growing_lines(events: Sequence[Event], least_bytes: int = 1) -> tuple[Growin
     if not is_short:
         ends = [len(events) * number // NUM_SPANS for number in range(NUM_SPANS + 1)]
         spans = [events[first:last] for first, last in pairwise(ends)]
-    lines: dict[int, str] = {}  # of the blocks that stand
-    steps: dict[int, int] = {}
+    standing: dict[int, tuple[str, int]] = {}  # line and step of the blocks that stand
     held, floors = Counter(), []
     for span in spans:
         least = Counter(held)
         for event in span:
             may_leak = event.part not in KEPT_PARTS and event.phase not in BEFORE_THE_STEPS
             if event.num_bytes > 0 and may_leak:
-                lines[event.block], steps[event.block] = line_of(event), event.step
-                held[lines[event.block]] += event.num_bytes
-            elif event.block in lines:
-                where = lines.pop(event.block)
+                standing[event.block] = line_of(event), event.step
+                held[line_of(event)] += event.num_bytes
+            elif event.block in standing:
+                where, _ = standing.pop(event.block)
                 held[where] += event.num_bytes
                 least[where] = min(least[where], held[where])
         floors.append(least)
-    left = Counter(line for line, _ in {(line, steps[block]) for block, line in lines.items()})
-    growing = []
-    for where in held:
-        floors_of = tuple(least[where] for least in floors)
-        line = Growing(
+    steps_left = Counter(where for where, _ in set(standing.values()))
+    lines = (
+        Growing(
             where=where,
-            floors=floors_of,
-            num_bytes=held[where],
+            floors=tuple(least[where] for least in floors),
+            num_bytes=num_bytes,
             span="step" if is_short else "quarter",
         )
-        leaves_in_each = not is_short or left[where] >= len(spans)
-        if line.rises and line.grown_bytes >= least_bytes and leaves_in_each:
-            growing.append(line)
+        for where, num_bytes in held.items()
+        if not is_short or steps_left[where] >= len(spans)
+    )
+    growing = [line for line in lines if line.rises and line.grown_bytes >= least_bytes]
     return tuple(sorted(growing, key=lambda line: -line.grown_bytes))
 
 
@@ -97,18 +95,12 @@ def held_for_no_backward(events: Sequence[Event], min_times: int = 1) -> set[int
 
     Empty where fewer than ``min_times`` such runs of frees hold half of what the steps had at their peak.
     """
-    runs = [
-        list(run) for is_free, run in groupby(events, lambda event: event.num_bytes < 0) if is_free
-    ]
-    born = {
-        event.block
-        for event in events
-        if event.num_bytes > 0 and event.phase not in BEFORE_THE_STEPS
-    }
+    births = [event for event in events if event.num_bytes > 0]
+    born = {event.block for event in births if event.phase not in BEFORE_THE_STEPS}
     born -= Events(events).unfreed()
-    most = max(accumulate((event.num_bytes for event in events if event.block in born), initial=0))
-    graphs = [
-        [event for event in run if event.block in born] for run in runs if len(run) >= MIN_BURST
-    ]
+    sizes = (event.num_bytes for event in events if event.block in born)
+    most = max(accumulate(sizes, initial=0))
+    runs = (list(run) for is_free, run in groupby(events, lambda e: e.num_bytes < 0) if is_free)
+    graphs = [[e for e in run if e.block in born] for run in runs if len(run) >= MIN_BURST]
     num_large = sum(-2 * sum(event.num_bytes for event in graph) > most for graph in graphs)
     return {event.block for graph in graphs for event in graph} if num_large >= min_times else set()
