@@ -8,7 +8,7 @@ allocated, and its name alone where it is freed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memkit.timeline import Event
 from memkit.units import KIB, MIB, format_bytes
@@ -16,7 +16,7 @@ from stepscope.allocator.caching import AllocatorConfig, Block, CachingAllocator
 from stepscope.allocator.replay import Player
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Piece:
     """A block as it lies in its segment: ``offset`` and ``size`` in bytes, ``rest_bytes`` handed out unasked."""
 
@@ -29,7 +29,7 @@ class Piece:
     is_new: bool  # made by the last event
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Row:
     """A segment, or a run of mapped pages, with its pieces from left to right."""
 
@@ -109,7 +109,7 @@ class Film:
 
     def _words(self, event: Event, start: int) -> str:
         """What an event did, ``start`` being the length of the allocator's trace before it."""
-        name, allocator = event.where or event.op or f"block {event.block}", self.allocator
+        name, allocator = name_of(event), self.allocator
         if event.num_bytes <= 0:
             return f"free {name}, {format_bytes(-event.num_bytes)}"
         wants = f"{name} wants {format_bytes(event.num_bytes)}"
@@ -122,25 +122,20 @@ class Film:
 
 
 def _row(run: list[Block], born_at: dict[int, Event], new: Event | None) -> Row:
-    head = run[0]
-    return Row(
-        size=sum(block.size for block in run),
-        is_small=head.pool.is_small,
-        is_expandable=head.span is not None,
-        pieces=tuple(_piece(block, head.address, born_at.get(block.address), new) for block in run),
-    )
+    head, pieces = run[0], []
+    for block in run:
+        born, rest_bytes, label, part = born_at.get(block.address), 0, "", None
+        if born is not None:
+            rest_bytes, label, part = block.size - block.requested_bytes, name_of(born), born.part
+        is_new, offset = born is not None and born is new, block.address - head.address
+        pieces.append(Piece(offset, block.size, rest_bytes, block.is_free, label, part, is_new))
+    size = sum(block.size for block in run)
+    return Row(size, head.pool.is_small, head.span is not None, tuple(pieces))
 
 
-def _piece(block: Block, start: int, born: Event | None, new: Event | None) -> Piece:
-    return Piece(
-        offset=block.address - start,
-        size=block.size,
-        rest_bytes=block.size - block.requested_bytes if block.allocated else 0,
-        is_free=block.is_free,
-        label="" if born is None else born.where or born.op or str(born.block),
-        part=None if born is None else born.part,
-        is_new=born is not None and born is new,
-    )
+def name_of(event: Event) -> str:
+    """The name of its block."""
+    return event.where or event.op or f"block {event.block}"
 
 
 _VERBS = {
@@ -158,16 +153,14 @@ def events_of(moves: Iterable[Move]) -> list[Event]:
     """The moves as events; a block that is allocated without a part is an activation."""
     events: list[Event] = []
     births: dict[str, Event] = {}
-    num_blocks = 0
-    for move in moves:
+    for number, move in enumerate(moves):
         if isinstance(move, str):
             born = births[move]
-            events.append(Event(born.block, -born.num_bytes, born.part, where=move))
+            events.append(replace(born, num_bytes=-born.num_bytes))
         else:
             name, num_bytes, part = (*move, "activations")[:3]
-            births[name] = Event(num_blocks, num_bytes, part, where=name)
+            births[name] = Event(number, num_bytes, part, where=name)
             events.append(births[name])
-            num_blocks += 1
     return events
 
 

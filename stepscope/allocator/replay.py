@@ -18,7 +18,7 @@ from memkit.units import aligned_table, format_bytes
 from stepscope.allocator.caching import AllocatorConfig, CachingAllocator, Driver, OutOfMemory
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Failure:
     """The allocation that failed: index of its event, its size, and what was said."""
 
@@ -109,15 +109,11 @@ class Player:
                 self._take_workspace(event)
             elif event.block in self.live:
                 address, born = self.live.pop(event.block)
-                self.parts[self._part_of(born)] -= self.allocator.blocks[address].size
+                self.parts[born.part] -= self.allocator.blocks[address].size
                 self.allocator.free(address)
         except OutOfMemory as error:
-            self.failure = Failure(
-                event=number,
-                requested_bytes=error.requested_bytes,
-                where=event.where or event.op,
-                message=str(error),
-            )
+            where, asked = event.where or event.op, error.requested_bytes
+            self.failure = Failure(number, asked, where, str(error))
         self.causes += [number] * (len(self.allocator.trace) - len(self.causes))
         self.allocated.append(self.allocator.allocated_bytes)
         self.reserved.append(self.allocator.reserved_bytes)
@@ -127,20 +123,15 @@ class Player:
     def _allocate(self, event: Event) -> None:
         address = self.allocator.malloc(event.num_bytes)
         self.live[event.block] = address, event
-        self.parts[self._part_of(event)] += self.allocator.blocks[address].size
-
-    def _part_of(self, event: Event) -> str | None:
-        return event.part if event.part in self.parts else None
+        self.parts[event.part] += self.allocator.blocks[address].size
 
     def _take_workspace(self, event: Event) -> None:
         is_backward = event.phase == "backward"
         calls_cublas = self.workspace_bytes and not MATRIX_PRODUCTS.isdisjoint(event.op.split("."))
         if calls_cublas and is_backward not in self.threads:
             self.threads.add(is_backward)
-            block = "workspace", is_backward
-            self._allocate(
-                replace(event, block=block, num_bytes=self.workspace_bytes, part="temporary")
-            )
+            taken = {"num_bytes": self.workspace_bytes, "part": "temporary"}
+            self._allocate(replace(event, block=("workspace", is_backward), **taken))
 
 
 def replay_trace(
@@ -200,34 +191,29 @@ def _instants(trace: MemoryTimeline, player: Player) -> Iterator[Instant]:
 
     A phase ends with its last event; what lies between two phases goes to the later one.
     """
-    ends = {
-        (e.phase, e.step, e.micro_batch): position
-        for position, e in enumerate(trace.events, start=1)
-    }
-    failed_at = len(trace.events) if player.failure is None else player.failure.event
+    events, failure = trace.events, player.failure
+    ends = {(e.phase, e.step, e.micro_batch): index for index, e in enumerate(events, start=1)}
+    failed_at = len(events) if failure is None else failure.event
     start = 0
-    for key, like in groupby(
+    for key, alike in groupby(
         trace.instants, key=lambda i: (i.name.removesuffix(" peak"), i.step, i.micro_batch)
     ):
         end = max(start, ends.get(key, start))
         if failed_at < end:
             break
-        for i in like:
+        for i in alike:
             index = player.levels.peak(start, end) if i.name.endswith(" peak") else end - 1
-            yield replace(
-                _instant(i.name, player.levels.at(index)), step=i.step, micro_batch=i.micro_batch
-            )
+            parts = player.levels.at(index)
+            yield _instant(i.name, parts, step=i.step, micro_batch=i.micro_batch)
         start = end
     else:
-        end = len(trace.events)
-    if player.failure is not None:
-        yield _instant(
-            f"out of memory in {trace.events[end - 1].phase or 'the trace'}", player.parts
-        )
+        end = len(events)
+    if failure is not None:
+        yield _instant(f"out of memory in {events[end - 1].phase or 'the trace'}", player.parts)
 
 
-def _instant(name: str, parts: dict[str | None, int]) -> Instant:
+def _instant(name: str, parts: dict[str | None, int], **when: int) -> Instant:
     """An instant of known parts; as soon as some bytes have no part, none of the parts is known for sure."""
     if parts.get(None):
-        return Instant(name=name, total_bytes=sum(parts.values()))
-    return Instant(name=name, **{part: parts[part] for part in PARTS})
+        return Instant(name=name, total_bytes=sum(parts.values()), **when)
+    return Instant(name=name, **{part: parts[part] for part in PARTS}, **when)
