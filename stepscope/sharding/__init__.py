@@ -5,11 +5,9 @@ a tensor a rank has is decided in ``step``.
 
 Reading order:
 
-- ``zero``: bytes at rest, by the formulas of the ZeRO paper
 - ``step``: bytes at each instant of a step on one rank: ``estimate_sharded``
-- ``traffic``: bytes that a step sends, and when computing hides them
+- ``traffic``: bytes at rest and bytes that a step sends, by the ZeRO paper's formulas, and when computing hides them
 """
 
 from .step import Group, estimate_sharded, groups_of
-from .traffic import Traffic, step_traffic
-from .zero import resting_bytes, zero_saving
+from .traffic import Traffic, resting_bytes, step_traffic, zero_saving

@@ -125,6 +125,9 @@ class Rank(Run):
 
     is_repeated = False  # some layouts share out whole tensors, of any block
 
+    def __init__(self, layout: Layout):
+        self.layout = layout
+
     def check(self, setup: TrainingSetup) -> None:
         how = isinstance(setup, Job) and (
             setup.adapter or (setup.place != Place.AFTER_BACKWARD and setup.place)
@@ -132,26 +135,13 @@ class Rank(Run):
         if how:
             raise ValueError(f"a layout with {how} has no formula; trace it")
 
-    def __init__(self, layout: Layout):
-        self.layout = layout
-
     def kept(self, setup: TrainingSetup) -> tuple[Parameter, ...]:
         """The weights that stand on the rank between steps."""
-        parameters, layout = parameter_ledger(setup.model), self.layout
-        return (
-            tuple(shard(p, layout.dp_size) for p in parameters)
-            if layout.is_fully_sharded
-            else parameters
-        )
+        return parameter_ledger(setup.model)
 
     def stepped(self, setup: TrainingSetup) -> tuple[Parameter, ...]:
         """What its optimizer updates, and keeps states for."""
-        whole = parameter_ledger(setup.model)
-        return (
-            whole_tensors(whole, self.layout.dp_size)
-            if self.layout.stage == 1
-            else self.kept(setup)
-        )
+        return self.kept(setup)
 
     def write_weights(self, setup: TrainingSetup, record: Recorder) -> None:
         write_weights(setup, record, setup.precision, self.kept(setup))
@@ -160,11 +150,16 @@ class Rank(Run):
         write_states(setup, record, setup.precision, self.stepped(setup))
 
     def write_step(self, setup: TrainingSetup, record: Recorder) -> None:
-        write_update(setup, record, setup.precision, self.stepped(setup), "optimizer")
+        if stepped := self.stepped(setup):
+            write_update(setup, record, setup.precision, stepped, "optimizer")
 
 
 class Replicated(Rank):
     """A rank of DDP: all is whole, and buckets for the gradients stand from the start."""
+
+    def stepped(self, setup: TrainingSetup) -> tuple[Parameter, ...]:
+        kept = self.kept(setup)
+        return whole_tensors(kept, self.layout.dp_size) if self.layout.stage == 1 else kept
 
     def write_weights(self, setup: TrainingSetup, record: Recorder) -> None:
         super().write_weights(setup, record)
@@ -176,9 +171,8 @@ class Replicated(Rank):
         self, setup: TrainingSetup, walk: Walk, accumulates: bool, makes_states: bool
     ) -> list[Segment]:
         """As views of the buckets, gradients have their room from the start."""
-        return super().backward(
-            setup, walk, accumulates or self.layout.gradient_as_bucket_view, makes_states
-        )
+        is_added = accumulates or self.layout.gradient_as_bucket_view
+        return super().backward(setup, walk, is_added, makes_states)
 
 
 class FullySharded(Rank):
@@ -195,54 +189,38 @@ class FullySharded(Rank):
         self.root, self.block = groups_of(setup, layout)
         self.is_on_host = layout.offloads and setup.device == "cuda"
 
-    def write_weights(self, setup: TrainingSetup, record: Recorder) -> None:
-        if not self.is_on_host:  # else all of it is in the host's memory
-            super().write_weights(setup, record)
-
-    def write_states(self, setup: TrainingSetup, record: Recorder) -> None:
-        if not self.is_on_host:
-            super().write_states(setup, record)
-
-    def write_step(self, setup: TrainingSetup, record: Recorder) -> None:
-        if not self.is_on_host:
-            super().write_step(setup, record)
+    def kept(self, setup: TrainingSetup) -> tuple[Parameter, ...]:
+        if self.is_on_host:  # all of it is in the host's memory
+            return ()
+        return tuple(shard(p, self.layout.dp_size) for p in super().kept(setup))
 
     def computes(self, setup: TrainingSetup) -> TrainingSetup:
         """Forward and backward run in ``param_dtype``, with weights and gradients in it."""
         dtype = self.block.param_dtype
         if dtype == setup.precision.weight_dtype:
             return setup
-        precision = replace(
-            setup.precision,
-            weight_dtype=dtype,
-            gradient_dtype=dtype,
-            compute_dtype=dtype,
-            master_dtype=None,
-            main_gradient_dtype=None,
-        )
-        return replace(setup, precision=precision)
+        inside = dict.fromkeys(("weight_dtype", "gradient_dtype", "compute_dtype"), dtype)
+        without_copies = {"master_dtype": None, "main_gradient_dtype": None}
+        return replace(setup, precision=replace(setup.precision, **inside, **without_copies))
 
     def forward(self, walk: Walk) -> list[Segment]:
         """Each group is gathered before its segment, the root's after the batch; stage 3 frees a block's behind it."""
         self.ranks = Ranks(walk.block_bytes, self.layout, self.is_on_host)
         ranks, out, last = self.ranks, [], walk.backward[0].unit
+        is_freed = self.layout.stage == 3
         for number, segment in enumerate(walk.forward):
-            events = segment.events
+            is_block, events = 0 < number < last, segment.events
             if number == 0:
                 ranks.events += events[:2]  # token ids and targets
                 ranks.enter(0, self.root, "weights")
-                ranks.events += events[2:]
-            elif number < last:
-                ranks.enter(
-                    number, self.block, "weights" if self.layout.stage == 2 else "temporary"
-                )
-                ranks.events += events
-                if self.layout.stage == 3:
-                    ranks.drop_all(ranks.whole.pop(number))
-            else:
-                ranks.events += events
-                if number == last:
-                    ranks.replace("gathered", None)
+                events = events[2:]
+            elif is_block:
+                ranks.enter(number, self.block, "temporary" if is_freed else "weights")
+            ranks.events += events
+            if is_block and is_freed:
+                ranks.drop_all(ranks.whole.pop(number))
+            if number == last:
+                ranks.bind("gathered", None)
             out.append(ranks.cut(segment))
         return out
 
@@ -251,18 +229,16 @@ class FullySharded(Rank):
     ) -> list[Segment]:
         """Each block is gathered again, the one before it ahead; its gradients are reduced to a share."""
         ranks, out, outside = self.ranks.copy(), [], []
-        last = walk.backward[0].unit
+        last, is_freed = walk.backward[0].unit, self.layout.stage == 3
         for segment in update.kept(walk.backward, walk.block_bytes, self.gradient_dtypes(setup)):
             unit, is_block = segment.unit, 0 < segment.unit < last
-            if self.layout.stage == 3:
-                if is_block:
-                    ranks.copy_out(unit, self.block, "temporary")
-                if unit == last or unit > 1:  # a block before this one is left
-                    ranks.gather(self.block)
+            if is_freed and is_block:
+                ranks.copy_out(unit, self.block, "temporary")
+            if is_freed and (unit == last or unit > 1):  # a block before this one is left
+                ranks.gather(self.block)
             ranks.events += segment.events
-            whole = [
-                block for block, sign in segment.events if sign > 0 and block.part == "gradients"
-            ]
+            born = [block for block, sign in segment.events if sign > 0]
+            whole = [block for block in born if block.part == "gradients"]
             if is_block:
                 ranks.reduce(unit, self.block, whole, segment.times, accumulates)
             else:
@@ -281,9 +257,7 @@ class Ranks(Recorder):
         super().__init__(block_bytes)
         self.layout, self.is_on_host = layout, is_on_host
         self.whole: dict[int, list[Block]] = {}
-        self.gathering: Block | None = None
-        self.gathered: Block | None = None
-        self.unreduced: Block | None = None
+        self.buffers: dict[str, Block] = {}
         self.until_the_end: list[tuple[Block, int]] = []
 
     def copy(self) -> "Ranks":
@@ -297,10 +271,14 @@ class Ranks(Recorder):
         events, self.events = self.events, []
         return Segment(segment.times, segment.unit, events)
 
-    def replace(self, name: str, block: Block | None) -> None:
-        """The name is bound anew: what it held goes."""
-        before = getattr(self, name)
-        setattr(self, name, block)
+    def made(self, num_bytes: int, op: str, part: str = "temporary") -> Block:
+        return self.new(num_bytes, op, "fully_shard", part)
+
+    def bind(self, name: str, block: Block | None) -> None:
+        """A buffer's name is bound anew: what it held goes."""
+        before = self.buffers.pop(name, None)
+        if block is not None:
+            self.buffers[name] = block
         if before is not None:
             self.drop(before)
 
@@ -311,57 +289,54 @@ class Ranks(Recorder):
     def enter(self, unit: int, group: Group, part: str) -> None:
         """A group becomes whole for the forward; the buffer stays until the next group has its own."""
         self.gather(group)
-        gathering, self.gathering = self.gathering, None
+        buffer = self.buffers.pop("gathering", None)
         self.copy_out(unit, group, part)
-        self.replace("gathered", gathering)
+        self.bind("gathered", buffer)
 
     def gather(self, group: Group) -> None:
         """Start an all-gather: the shards are cast or brought to the device, then the buffer is made."""
         if group.num_ranks == 1:
             return
-        how = ("all_gather", "fully_shard")
         casts = group.param_dtype != group.weight_dtype
         copies = []
         if self.is_on_host:
             for count in group.shard_counts:
-                brought = self.new(tensor_bytes(count, group.weight_dtype), *how)
-                copies.append(
-                    self.new(tensor_bytes(count, group.param_dtype), *how) if casts else brought
-                )
+                copy = self.made(tensor_bytes(count, group.weight_dtype), "all_gather")
                 if casts:  # the copy in the weight's dtype was in no list
-                    self.drop(brought)
+                    wide, copy = (
+                        copy,
+                        self.made(tensor_bytes(count, group.param_dtype), "all_gather"),
+                    )
+                    self.drop(wide)
+                copies.append(copy)
         elif casts:
-            copies.append(self.new(group.share_bytes(group.param_dtype), *how))
-        self.replace("gathering", self.new(group.whole_bytes(group.param_dtype), *how))
+            copies.append(self.made(group.share_bytes(group.param_dtype), "all_gather"))
+        self.bind("gathering", self.made(group.whole_bytes(group.param_dtype), "all_gather"))
         self.drop_all(copies)
 
     def copy_out(self, unit: int, group: Group, part: str) -> None:
         """Wait for it: whole tensors are made, and in a backward the buffer goes."""
-        sizes = [
-            tensor_bytes(count * group.num_ranks, group.param_dtype) for count in group.shard_counts
-        ]
-        self.whole[unit] = [
-            self.new(num_bytes, "copy_out", "fully_shard", part) for num_bytes in sizes
-        ]
-        self.replace("gathering", None)
+        counts = (count * group.num_ranks for count in group.shard_counts)
+        sizes = [tensor_bytes(count, group.param_dtype) for count in counts]
+        self.whole[unit] = [self.made(num_bytes, "copy_out", part) for num_bytes in sizes]
+        self.bind("gathering", None)
 
     def reduce(
         self, unit: int, group: Group, whole: list[Block], times: int, accumulates: bool
     ) -> None:
         """Whole gradients go into one buffer, a share comes out; the buffer stays until the next one is made."""
-        how = "reduce_scatter", "fully_shard"
         self.drop_all(self.whole.pop(unit))
-        self.replace("unreduced", None)
-        self.unreduced = self.new(group.whole_bytes(group.reduce_dtype), *how)
+        self.bind("unreduced", None)
+        self.bind("unreduced", self.made(group.whole_bytes(group.reduce_dtype), "reduce_scatter"))
         name = group.parameters[-1].name if group.num_ranks > 1 else ""
         # a loop's name holds it
         last = [block for block in whole if block.gradient_of.parameter.name == name]
         for block in whole:
             block.part = "temporary"
         self.drop_all([block for block in whole if block not in last])
-        share = reduced = self.new(group.share_bytes(group.reduce_dtype), *how)
+        share = reduced = self.made(group.share_bytes(group.reduce_dtype), "reduce_scatter")
         if group.reduce_dtype != group.weight_dtype:
-            share = self.new(group.share_bytes(group.weight_dtype), *how)
+            share = self.made(group.share_bytes(group.weight_dtype), "reduce_scatter")
         stays = not (self.is_on_host or accumulates)
         # Over replicas, what was all-reduced stays until the end, unless it is the share itself.
         if self.layout.num_replicas > 1 and (reduced is not share or not stays):
@@ -376,6 +351,6 @@ class Ranks(Recorder):
 
     def finish(self) -> None:
         """At the backward's end all buffers go."""
-        self.replace("unreduced", None)
+        self.bind("unreduced", None)
         for block, times in self.until_the_end:
             self.drop_all([block] * times)

@@ -1,10 +1,20 @@
-"""What one step sends: bytes of each kind of collective, by formula, and when computing hides them.
+"""By formula: what stands at rest on one of N ranks, what a step sends, and when computing hides that.
 
-With P bytes of parameters: DDP all-reduces P, which moves 2 P, for a ring reduces and then gathers; ZeRO-1 and 2
+At rest, with P parameters in the ZeRO paper's recipe (2 bytes of weight, 2 of gradient, 12 of master copy and
+moments)::
+
+    DDP      (2 + 2 + 12) P
+    ZeRO-1   (2 + 2 + 12/N) P
+    ZeRO-2   (2 + 2/N + 12/N) P
+    ZeRO-3   (2/N + 2/N + 12/N) P
+
+Nothing else is shared out: not activations, not what a step gathers, not its buckets.
+
+Sent, with P bytes of parameters: DDP all-reduces P, which moves 2 P, for a ring reduces and then gathers; ZeRO-1 and 2
 reduce-scatter P and gather P, as much; ZeRO-3 gathers twice, forward and backward, and reduce-scatters once: 3 P.
 ``ZeroRedundancyOptimizer`` all-reduces as DDP does and then broadcasts the weights: 3 P too.
 
-Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 7; the counted collectives are in
+Source: Rajbhandari et al. 2020, arXiv:1910.02054, sections 5 and 7 and figure 1; the counted collectives are in
 ``book.training_ranks``.
 """
 
@@ -14,8 +24,43 @@ from memkit.formats.records import dtype_bits, tensor_bytes
 from memkit.formula.parameters import count_parameters
 from memkit.setup import TrainingSetup
 from memkit.strategies import FULL
-from stepscope.setup import Layout
+from memkit.units import as_whole_number
+from stepscope.setup import STAGES, Layout
 from stepscope.sharding.step import groups_of
+
+PARTS = {"weights": (2, 3), "gradients": (2, 2), "optimizer_states": (4 + 4 + 4, 1)}
+"""Bytes of a parameter in the paper's recipe, and the first stage that shares them out."""
+
+
+def resting_bytes(num_parameters: int, stage: int, num_ranks: int) -> dict[str, int]:
+    """Bytes by part on one of ``num_ranks`` in the paper's recipe, each share rounded up to a whole byte.
+
+    Raises: ValueError: no stage 0 to 3, no whole number of ranks.
+
+    >>> [sum(resting_bytes(7 * 10**9, stage, 8).values()) / 10**9 for stage in range(4)]
+    [112.0, 38.5, 26.25, 14.0]
+    """
+    num_parameters = as_whole_number("num_parameters", num_parameters, 1)
+    num_ranks = as_whole_number("num_ranks", num_ranks, 1)
+    if as_whole_number("stage", stage) >= len(STAGES):
+        raise ValueError(f"stage={stage} is not one of 0 (DDP), 1, 2, 3")
+    wholes = {part: each * num_parameters for part, (each, _) in PARTS.items()}
+    return {
+        part: -(-whole // num_ranks) if stage >= PARTS[part][1] else whole
+        for part, whole in wholes.items()
+    }
+
+
+def zero_saving(stage: int, num_ranks: int) -> float:
+    """How many times less stands at rest than under DDP; the printed "4×" and "8×" are limits for many ranks.
+
+    >>> [round(zero_saving(stage, 8), 2) for stage in (1, 2, 3)]
+    [2.91, 4.27, 8.0]
+    >>> [round(zero_saving(stage, 10**6), 2) for stage in (1, 2)]
+    [4.0, 8.0]
+    """
+    alone, shared = (sum(resting_bytes(10**12, each, num_ranks).values()) for each in (0, stage))
+    return alone / shared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,33 +104,25 @@ def step_traffic(setup: TrainingSetup, layout: Layout, syncs_each: bool = True) 
     >>> [round(step_traffic(setup, Layout(stage=stage)).moved_bytes / whole, 2) for stage in range(4)]
     [2.0, 3.0, 2.0, 2.96]
     """
-    forwards = setup.grad_accum_steps
-    reductions = forwards if syncs_each else 1
+    num_forwards = setup.grad_accum_steps
+    num_reductions = num_forwards if syncs_each else 1
     if not layout.is_fully_sharded:
         whole = tensor_bytes(count_parameters(setup.model), setup.precision.weight_dtype)
         ranks = {"num_ranks": layout.dp_size, "all_reduce_ranks": layout.dp_size}
-        return Traffic(
-            **ranks, all_reduced=reductions * whole, broadcast=whole if layout.stage == 1 else 0
-        )
+        broadcast = whole if layout.stage == 1 else 0
+        return Traffic(**ranks, all_reduced=num_reductions * whole, broadcast=broadcast)
     root, block = groups_of(setup, layout)
-    num_blocks, gathers = setup.model.num_layers, 2 if layout.stage == 3 else 1
-    is_alone = layout.dp_size == 1
-    gathered = root.whole_bytes(root.param_dtype) + gathers * num_blocks * block.whole_bytes(
-        block.param_dtype
-    )
-    unreduced = root.whole_bytes(root.reduce_dtype) + num_blocks * block.whole_bytes(
-        block.reduce_dtype
-    )
-    reduced = root.share_bytes(root.reduce_dtype) + num_blocks * block.share_bytes(
-        block.reduce_dtype
-    )
-    return Traffic(
-        num_ranks=layout.dp_size,
-        all_reduce_ranks=layout.num_replicas,
-        all_gathered=0 if is_alone else forwards * gathered,
-        reduce_scattered=0 if is_alone else reductions * unreduced,
-        all_reduced=reductions * reduced if layout.num_replicas > 1 else 0,
-    )
+    num_blocks, num_gathers = setup.model.num_layers, 2 if layout.stage == 3 else 1
+    sent = {}
+    if layout.dp_size > 1:
+        blocks = num_gathers * num_blocks * block.whole_bytes(block.param_dtype)
+        sent["all_gathered"] = num_forwards * (root.whole_bytes(root.param_dtype) + blocks)
+        blocks = num_blocks * block.whole_bytes(block.reduce_dtype)
+        sent["reduce_scattered"] = num_reductions * (root.whole_bytes(root.reduce_dtype) + blocks)
+    if layout.num_replicas > 1:
+        blocks = num_blocks * block.share_bytes(block.reduce_dtype)
+        sent["all_reduced"] = num_reductions * (root.share_bytes(root.reduce_dtype) + blocks)
+    return Traffic(num_ranks=layout.dp_size, all_reduce_ranks=layout.num_replicas, **sent)
 
 
 def tokens_to_hide(
@@ -107,8 +144,8 @@ def tokens_to_hide(
     own = setup.precision.weight_dtype
     weight = dtype_bits(layout.param_dtype or own) // 8
     gradient = dtype_bits(layout.reduce_dtype or layout.param_dtype or own) // 8
-    gathered_again = weight if layout.stage == 3 else 0
-    forward = weight if layout.is_fully_sharded else 0
-    backward = gathered_again + gradient if layout.is_fully_sharded else 2 * gradient
+    forward, backward = 0, 2 * gradient
+    if layout.is_fully_sharded:
+        forward, backward = weight, (weight if layout.stage == 3 else 0) + gradient
     flops = 6 if setup.recomputation == FULL else 4
     return max(forward / 2, backward / flops) * flops_per_s / bytes_per_s
