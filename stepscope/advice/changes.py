@@ -1,9 +1,8 @@
-"""What would lower the peak: changes to a setup with what each saves, and cures that a run points to.
+"""What would lower the peak: a record for each change, and what each saves of a known setup.
 
 A ``Change`` is a record: its name, why it helps, what it makes of a ``TrainingSetup``, and which bytes at a run's peak
 it is about. Bytes are promised for what was computed again: a known setup by the formula (``effects_on_setup``), the
-allocator's options by a replay of the same events, a program by a second trace (``stepscope report``). What a run only
-points to is named without a number: what a changed program would take cannot be read off these events.
+allocator's options by a replay of the same events, a program by a second trace (``stepscope report``).
 """
 
 from collections.abc import Callable, Iterable
@@ -13,77 +12,16 @@ from memkit.formula.estimate import second_step
 from memkit.recipes import PURE_BF16
 from memkit.setup import TrainingSetup
 from memkit.strategies import FULL, NONE
-from memkit.timeline import Events
 from memkit.units import format_bytes
-from stepscope.advice.growing import Growing, held_for_no_backward
-from stepscope.optimizers import MIN_8BIT_VALUES, OPTIMIZERS, is_quantized
-
-SHARE_SHOWN = 100
-"""What is about less than one part in so many of the peak is not worth a line."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """A run's events and the blocks alive at its peak, and the bytes there that a change may be about.
-
-    ``has_failed``: it ran out of memory, so that what would have followed is not among the events.
-    ``has_phases``: the program named its phases; those of a recording are inferred, or unknown.
-    """
-
-    events: Events
-    live: Events
-    has_failed: bool = False
-    has_phases: bool = True
-
-    def held(self, part: str, phase: str = "") -> int:
-        """Bytes of the part (made in the phase) that stand at the peak."""
-        return sum(e.num_bytes for e in self.live if e.part == part and phase in ("", e.phase))
-
-    def has_phase(self, phase: str) -> bool:
-        """Whether anything happened in the phase."""
-        return any(event.phase == phase for event in self.events)
-
-    @property
-    def activations(self) -> int:
-        return self.held("activations") if self.has_phase("backward") else 0
-
-    @property
-    def large_states(self) -> int:
-        """States of tensors that bitsandbytes keeps in 8 bits."""
-        sizes = (e.num_bytes for e in self.live if e.part == "optimizer_states")
-        return sum(size for size in sizes if size >= 4 * MIN_8BIT_VALUES)
-
-    @property
-    def step_scratch(self) -> int:
-        return self.held("temporary", "optimizer")
-
-    @property
-    def kept_gradients(self) -> int:
-        """Gradients at the peak that nothing frees, so that they stand through the next forward too."""
-        kept = self.events.unfreed()
-        return sum(e.num_bytes for e in self.live if e.part == "gradients" and e.block in kept)
-
-    @property
-    def unwanted_graph(self) -> int:
-        """Where the run shows that no backward follows its forwards, never where it only lacks one.
-
-        A run that failed may have died before its first backward. A recording without phases must have let a graph go
-        at least twice without a line of autograd's.
-        """
-        has_backward = any("backward" in e.where for e in self.events)
-        trains = has_backward or self.has_phase("backward") or self.has_phase("optimizer")
-        if self.has_failed or trains:
-            return 0
-        graphs = held_for_no_backward(self.events, 1 if self.has_phases else 2)
-        return sum(event.num_bytes for event in self.live if event.block in graphs)
+from stepscope.optimizers import OPTIMIZERS, is_quantized
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
     """One thing to change.
 
-    ``to_setup`` gives the changed setup, the same one where nothing changes. ``touches`` gives the bytes at a run's
-    peak that the change is about, 0 where it cannot help; how many of them it saves only a second trace says. Of
+    ``to_setup`` gives the changed setup, the same one where nothing changes. ``touches`` names what of a
+    ``diagnosis.Run`` the change is about: bytes at its peak, of which only a second trace says how many it saves. Of
     changes of one ``kind`` only one can be made. ``comes_first``: it mends a fault, so it is named before what only
     saves more. ``program`` names the change of ``stepscope.tool.changed`` that does it to a running program, where
     there is one.
@@ -92,7 +30,7 @@ class Change:
     name: str
     why: str
     to_setup: Callable[[TrainingSetup], TrainingSetup] = lambda setup: setup
-    touches: Callable[[Run], int] = lambda run: 0
+    touches: str = ""
     kind: str = ""
     comes_first: bool = False
     program: str = ""
@@ -160,7 +98,7 @@ def without_scores(setup: TrainingSetup, **fields) -> TrainingSetup:
 
 SET_TO_NONE = Change(
     name="zero_grad(set_to_none=True)",
-    touches=lambda run: run.kept_gradients,
+    touches="kept_gradients",
     program="set_to_none",
     comes_first=True,
     to_setup=lambda setup: replace(setup, sets_grads_to_none=True),
@@ -168,7 +106,7 @@ SET_TO_NONE = Change(
 )
 NO_GRAD = Change(
     name="torch.no_grad() around the forward",
-    touches=lambda run: run.unwanted_graph,
+    touches="unwanted_graph",
     program="no_grad",
     comes_first=True,
     why="no backward follows, so nothing of the forward need be kept for one",
@@ -176,14 +114,14 @@ NO_GRAD = Change(
 HALF_BATCH = Change(
     name="half the micro-batch, accumulated twice",
     to_setup=half_batch,
-    touches=lambda run: run.activations,
+    touches="activations",
     program="half_batch",
     why="every activation is half as large, and scratch is smaller by an unknown share; gradients and states stay",
 )
 EIGHT_BIT = Change(
     name="8-bit AdamW",
     program="eight_bit",
-    touches=lambda run: run.large_states,
+    touches="large_states",
     to_setup=in_8_bits,
     why="a quarter of the bytes of 32-bit states, half of those of 16-bit ones",
 )
@@ -192,7 +130,7 @@ FOR_LOOP = Change(
     program="for_loop",
     kind="optimizer step",
     to_setup=lambda setup: with_optimizer(setup, implementation="for-loop"),
-    touches=lambda run: run.step_scratch,
+    touches="step_scratch",
     why="the optimizer's scratch for one parameter at a time, not for all at once",
 )
 CHANGES = (
@@ -206,7 +144,7 @@ CHANGES = (
     Change(
         name="full recomputation, which runs each forward twice",
         kind="recomputation",
-        touches=lambda run: run.activations,
+        touches="activations",
         to_setup=lambda setup: replace(setup, recomputation=FULL),
         why="a block keeps only its input and is run again; it then holds all of its own, so at least this much stays",
         program="checkpointed",
@@ -234,7 +172,7 @@ CHANGES = (
         program="fused",
         kind="optimizer step",
         to_setup=lambda setup: with_optimizer(setup, implementation="fused"),
-        touches=lambda run: run.step_scratch,
+        touches="step_scratch",
         why="one kernel updates a parameter without any scratch",
     ),
 )
@@ -244,21 +182,6 @@ EXPANDABLE_SEGMENTS = Change(
     name="PYTORCH_ALLOC_CONF=expandable_segments:True",
     why="the same requests, but segments that grow leave no holes between them",
 )
-
-
-def cures_of(run: Run, growing: tuple[Growing, ...] = ()) -> tuple[Change, ...]:
-    """What a run points to, without a number: its leaks, then changes that are about bytes at its peak, most first."""
-    leaks = [
-        Change(
-            name=f"let go of what {line.where} leaves behind",
-            comes_first=True,
-            why=f"it holds more after each {line.span}; {format_bytes(line.num_bytes)} stand at the end",
-        )
-        for line in growing[:1]
-    ]
-    touched = [(change, change.touches(run)) for change in CHANGES]
-    touched.sort(key=lambda pair: (not pair[0].comes_first, -pair[1]))
-    return (*leaks, *(c for c, size in touched if SHARE_SHOWN * size > run.live.num_bytes))
 
 
 def effects_on_setup(setup: TrainingSetup) -> list[Effect]:

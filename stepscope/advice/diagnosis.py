@@ -2,22 +2,197 @@
 
 It says what is held, by which line and since when, what grows, and what would cure it. A number stands beside a cure
 only where the same events were replayed by other options of the allocator: what a changed program takes is known when
-it is traced again, as ``stepscope report`` does. A recording has no program, and names no parts.
+it is traced again, as ``stepscope report`` does; it cannot be read off these events. A recording has no program, and
+names no parts.
 """
 
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 
-from memkit.timeline import PARTS, Events, MemoryTimeline
+from memkit.timeline import PARTS, Event, Events, MemoryTimeline
 from memkit.units import Printable, aligned_table, format_bytes, on_page
-from stepscope.advice.changes import EXPANDABLE_SEGMENTS, SHARE_SHOWN, Change, Effect, Run, cures_of
-from stepscope.advice.growing import BEFORE_THE_STEPS, NUM_SPANS, Growing, growing_lines, line_of
+from stepscope.advice.changes import CHANGES, EXPANDABLE_SEGMENTS, Change, Effect
 from stepscope.allocator.caching import AllocatorConfig
 from stepscope.allocator.replay import Replay, replay_trace
 from stepscope.allocator.snapshots import RecordedRun, read_snapshot
+from stepscope.optimizers import MIN_8BIT_VALUES
 
 NUM_LINES = 8
 NUM_CURES = 4
+
+SHARE_SHOWN = 100
+"""What is about less than one part in so many of the peak is not worth a line."""
+
+NUM_SPANS = 4
+"""A line grows if the least that it holds rises over so many equal spans of the events."""
+
+MIN_BURST = 8
+"""So many blocks freed behind one another are a graph that is let go, not single tensors."""
+
+KEPT_PARTS = ("weights", "gradients", "optimizer_states")
+"""What may stand from step to step."""
+
+BEFORE_THE_STEPS = ("init", "before")
+"""Phases whose blocks no step made."""
+
+
+def line_of(event: Event) -> str:
+    """The line of an event, else its operation, else its size in words."""
+    return event.where or event.op or f"blocks of {format_bytes(abs(event.num_bytes))}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growing:
+    """A line that holds more and more: its least bytes in each span, a step or a quarter, and its bytes at the end."""
+
+    where: str
+    floors: tuple[int, ...]
+    num_bytes: int
+    span: str = "quarter"
+
+    @property
+    def grown_bytes(self) -> int:
+        """How much more it holds in the last span than in the first."""
+        return self.floors[-1] - self.floors[0]
+
+    @property
+    def rises(self) -> bool:
+        """Whether each span holds more than the one before."""
+        first, *rest = self.floors  # the first may be the start, where there is nothing yet
+        return first <= rest[0] and all(before < after for before, after in pairwise(rest))
+
+
+def growing_lines(events: Sequence[Event], least_bytes: int = 1) -> tuple[Growing, ...]:
+    """Lines whose least bytes rise by ``least_bytes`` or more: leaks and caches, the largest first.
+
+    A span is a quarter of the events, and a step where there are only two, three or four, each of which
+    has to leave a block of its own (what a loop's variables hold was made by the last one). Weights
+    and states are there from the first steps on and rise no more; activations and gradients fall to
+    nothing in each step. A forward that fails half-way grows too, and a recording does not tell it
+    from a leak.
+    """
+    spans = [list(step) for _, step in groupby(events, lambda event: event.step)]
+    is_short = 1 < len(spans) <= NUM_SPANS
+    if not is_short:
+        ends = [len(events) * number // NUM_SPANS for number in range(NUM_SPANS + 1)]
+        spans = [events[first:last] for first, last in pairwise(ends)]
+    standing: dict[int, tuple[str, int]] = {}  # line and step of the blocks that stand
+    held, floors = Counter(), []
+    for span in spans:
+        least = Counter(held)
+        for event in span:
+            may_leak = event.part not in KEPT_PARTS and event.phase not in BEFORE_THE_STEPS
+            if event.num_bytes > 0 and may_leak:
+                standing[event.block] = line_of(event), event.step
+                held[line_of(event)] += event.num_bytes
+            elif event.block in standing:
+                where, _ = standing.pop(event.block)
+                held[where] += event.num_bytes
+                least[where] = min(least[where], held[where])
+        floors.append(least)
+    steps_left = Counter(where for where, _ in set(standing.values()))
+    lines = (
+        Growing(
+            where=where,
+            floors=tuple(least[where] for least in floors),
+            num_bytes=num_bytes,
+            span="step" if is_short else "quarter",
+        )
+        for where, num_bytes in held.items()
+        if not is_short or steps_left[where] >= len(spans)
+    )
+    growing = [line for line in lines if line.rises and line.grown_bytes >= least_bytes]
+    return tuple(sorted(growing, key=lambda line: -line.grown_bytes))
+
+
+def held_for_no_backward(events: Sequence[Event], min_times: int = 1) -> set[int]:
+    """Blocks that pile up and are let go together, in a run without a backward: a graph that nobody needed.
+
+    Empty where fewer than ``min_times`` such runs of frees hold half of what the steps had at their peak.
+    """
+    births = [event for event in events if event.num_bytes > 0]
+    born = {event.block for event in births if event.phase not in BEFORE_THE_STEPS}
+    born -= Events(events).unfreed()
+    sizes = (event.num_bytes for event in events if event.block in born)
+    most = max(accumulate(sizes, initial=0))
+    runs = (list(run) for is_free, run in groupby(events, lambda e: e.num_bytes < 0) if is_free)
+    graphs = [[e for e in run if e.block in born] for run in runs if len(run) >= MIN_BURST]
+    num_large = sum(-2 * sum(event.num_bytes for event in graph) > most for graph in graphs)
+    return {event.block for graph in graphs for event in graph} if num_large >= min_times else set()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run's events and the blocks alive at its peak, and the bytes there that a change may be about.
+
+    ``has_failed``: it ran out of memory, so that what would have followed is not among the events.
+    ``has_phases``: the program named its phases; those of a recording are inferred, or unknown.
+    """
+
+    events: Events
+    live: Events
+    has_failed: bool = False
+    has_phases: bool = True
+
+    def held(self, part: str, phase: str = "") -> int:
+        """Bytes of the part (made in the phase) that stand at the peak."""
+        return sum(e.num_bytes for e in self.live if e.part == part and phase in ("", e.phase))
+
+    def has_phase(self, phase: str) -> bool:
+        """Whether anything happened in the phase."""
+        return any(event.phase == phase for event in self.events)
+
+    @property
+    def activations(self) -> int:
+        return self.held("activations") if self.has_phase("backward") else 0
+
+    @property
+    def large_states(self) -> int:
+        """States of tensors that bitsandbytes keeps in 8 bits."""
+        sizes = (e.num_bytes for e in self.live if e.part == "optimizer_states")
+        return sum(size for size in sizes if size >= 4 * MIN_8BIT_VALUES)
+
+    @property
+    def step_scratch(self) -> int:
+        return self.held("temporary", "optimizer")
+
+    @property
+    def kept_gradients(self) -> int:
+        """Gradients at the peak that nothing frees, so that they stand through the next forward too."""
+        kept = self.events.unfreed()
+        return sum(e.num_bytes for e in self.live if e.part == "gradients" and e.block in kept)
+
+    @property
+    def unwanted_graph(self) -> int:
+        """Where the run shows that no backward follows its forwards, never where it only lacks one.
+
+        A run that failed may have died before its first backward. A recording without phases must have let a graph go
+        at least twice without a line of autograd's.
+        """
+        has_backward = any("backward" in e.where for e in self.events)
+        trains = has_backward or self.has_phase("backward") or self.has_phase("optimizer")
+        if self.has_failed or trains:
+            return 0
+        graphs = held_for_no_backward(self.events, 1 if self.has_phases else 2)
+        return sum(event.num_bytes for event in self.live if event.block in graphs)
+
+
+def cures_of(run: Run, growing: tuple[Growing, ...] = ()) -> tuple[Change, ...]:
+    """What a run points to, without a number: its leaks, then changes that are about bytes at its peak, most first."""
+    leaks = [
+        Change(
+            name=f"let go of what {line.where} leaves behind",
+            comes_first=True,
+            why=f"it holds more after each {line.span}; {format_bytes(line.num_bytes)} stand at the end",
+        )
+        for line in growing[:1]
+    ]
+    touched = [(change, getattr(run, change.touches)) for change in CHANGES if change.touches]
+    touched.sort(key=lambda pair: (not pair[0].comes_first, -pair[1]))
+    return (*leaks, *(c for c, size in touched if SHARE_SHOWN * size > run.live.num_bytes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,10 +321,10 @@ def diagnose_memory(
     timeline, own_config = (recorded.timeline, recorded.config) if recorded else (source, None)
     result = replay_trace(timeline, config or own_config, **card)
     # the events alone: without a card's end and without its workspaces
-    base = replay_trace(timeline, result.config)
+    base = replay_trace(timeline, result.allocator.config)
     if recorded and config is None and not card:
         # A run that started warm found holes that its events do not show: what it reserved is what the recording says.
-        result = replace(result, timeline=timeline)
+        result.timeline = timeline
     events = timeline.events
     live = events.live_at(base.peak_event)
     has_failed = result.failure is not None or bool(recorded and recorded.failed)
@@ -174,7 +349,7 @@ def diagnose_memory(
 
 def without_holes(base: Replay, before_bytes: int) -> tuple[Effect, ...]:
     """What segments that grow would save on the very same events, where that is a byte."""
-    if base.config.expandable_segments:
+    if base.allocator.config.expandable_segments:
         return ()
     growing = replay_trace(base.timeline, AllocatorConfig(expandable_segments=True))
     after_bytes = before_bytes - base.peak_reserved_bytes + growing.peak_reserved_bytes

@@ -1,7 +1,8 @@
 """Births and frees of named blocks played through the allocator one after the other, and what was found.
 
 Traces, estimates, the events of recordings and chapter 07's films are all played by a ``Player``. It remembers where
-each block lies, sums the blocks by part, and keeps the two totals after every event. A ``Replay`` is what it found.
+each block lies, sums the blocks by part, and keeps the two totals after every event. A ``Replay`` is a player of all
+events of a trace.
 
 ``replay_trace`` goes from what a program asks to what a named card must hold. A trace knows the requests. The
 allocator adds what no tensor shows: rounding, the unsplit rest of a block, the workspaces of cuBLAS, segments that
@@ -14,7 +15,6 @@ from itertools import groupby
 
 from memkit.fit import NEWEST, workspace_bytes
 from memkit.timeline import PARTS, Event, Instant, Levels, MemoryTimeline
-from memkit.units import aligned_table, format_bytes
 from stepscope.allocator.caching import AllocatorConfig, CachingAllocator, Driver, OutOfMemory
 
 
@@ -26,53 +26,6 @@ class Failure:
     requested_bytes: int
     where: str
     message: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Replay:
-    """What a replay found. ``allocated`` and ``reserved`` are the bytes after each event that was played.
-
-    ``causes`` has one index per entry of ``allocator.trace``: the event of ``timeline`` that made it happen. Of a
-    recording, ``timeline`` is the recorded one, with the reserved bytes that the card had.
-    """
-
-    timeline: MemoryTimeline
-    config: AllocatorConfig
-    allocator: CachingAllocator
-    allocated: tuple[int, ...]
-    reserved: tuple[int, ...]
-    failure: Failure | None = None
-    causes: tuple[int, ...] = ()
-
-    @property
-    def peak_allocated_bytes(self) -> int:
-        return self.allocator.peak["allocated"]
-
-    @property
-    def peak_reserved_bytes(self) -> int:
-        return self.timeline.reserved_peak_bytes
-
-    @property
-    def peak_event(self) -> int:
-        """Index of the event that brought ``allocated`` to its peak."""
-        return max(range(len(self.allocated)), key=self.allocated.__getitem__)
-
-    @property
-    def fragmentation(self) -> float:
-        """Share of the reserved bytes that no block uses, at the moment when the blocks use most."""
-        if not self.reserved or not self.reserved[self.peak_event]:
-            return 0.0
-        return 1 - self.allocated[self.peak_event] / self.reserved[self.peak_event]
-
-    def __str__(self) -> str:
-        rows = [
-            ["replay", f"of {len(self.allocated):,} events"],
-            ["peak allocated", format_bytes(self.peak_allocated_bytes)],
-            ["peak reserved", format_bytes(self.peak_reserved_bytes)],
-            ["fragmentation at the peak", f"{self.fragmentation:.1%}"],
-            ["failed", "nothing" if self.failure is None else self.failure.message],
-        ]
-        return aligned_table(rows)
 
 
 MATRIX_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm"})
@@ -134,6 +87,48 @@ class Player:
             self._allocate(replace(event, block=("workspace", is_backward), **taken))
 
 
+class Replay(Player):
+    """What a trace's events did to an allocator, up to the first request that found no room.
+
+    ``timeline`` has the trace's instants in bytes of whole blocks. Of a recording it is the recorded one, with the
+    reserved bytes that the card had.
+    """
+
+    def __init__(self, trace: MemoryTimeline, allocator: CachingAllocator, workspace_bytes: int):
+        super().__init__(allocator, workspace_bytes)
+        for event in trace.events:
+            self.play(event)
+            if self.failure is not None:
+                break
+        self.timeline = MemoryTimeline(
+            instants=tuple(_instants(trace, self)),
+            source=trace.source,
+            device="cuda",
+            events=trace.events,
+            reserved_peak_bytes=allocator.peak["reserved"],
+            provenance=trace.provenance,
+        )
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        return self.allocator.peak["allocated"]
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        return self.timeline.reserved_peak_bytes
+
+    @property
+    def peak_event(self) -> int:
+        """Index of the event that brought ``allocated`` to its peak."""
+        return max(range(len(self.allocated)), key=self.allocated.__getitem__)
+
+    @property
+    def fragmentation(self) -> float:
+        """Share of the reserved bytes that no block uses, at the moment when the blocks use most."""
+        reserved = self.reserved[self.peak_event] if self.reserved else 0
+        return 1 - self.allocated[self.peak_event] / reserved if reserved else 0.0
+
+
 def replay_trace(
     trace: MemoryTimeline,
     config: AllocatorConfig | None = None,
@@ -162,28 +157,7 @@ def replay_trace(
         raise ValueError(f"this {trace.source} timeline carries no events to replay")
     allocator = CachingAllocator(config, Driver(capacity_bytes, outside_bytes))
     workspace = workspace_bytes(compute_capability, torch_version) if compute_capability else 0
-    player = Player(allocator, workspace)
-    for event in trace.events:
-        player.play(event)
-        if player.failure is not None:
-            break
-    timeline = MemoryTimeline(
-        instants=tuple(_instants(trace, player)),
-        source=trace.source,
-        device="cuda",
-        events=trace.events,
-        reserved_peak_bytes=allocator.peak["reserved"],
-        provenance=trace.provenance,
-    )
-    return Replay(
-        timeline=timeline,
-        config=allocator.config,
-        allocator=allocator,
-        allocated=tuple(player.allocated),
-        reserved=tuple(player.reserved),
-        failure=player.failure,
-        causes=tuple(player.causes),
-    )
+    return Replay(trace, allocator, workspace)
 
 
 def _instants(trace: MemoryTimeline, player: Player) -> Iterator[Instant]:

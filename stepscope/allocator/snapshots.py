@@ -272,7 +272,7 @@ def predicted_snapshot(result: Replay) -> dict:
         elif action.startswith("free"):
             frames = frames_at[address]
         trace.append({**entry, "frames": frames})
-    is_expandable = result.config.expandable_segments
+    is_expandable = result.allocator.config.expandable_segments
     return {
         "segments": [_segment(run, frames_at) for run in result.allocator.segments()],
         "device_traces": [trace],
