@@ -20,15 +20,14 @@ from memkit.setup import TrainingSetup
 from memkit.strategies import FULL, FULL_NO_STOP, NONE, Strategy
 from memkit.timeline import Instant, MemoryTimeline
 from stepscope.experts import num_experts_of
-from stepscope.formula.job import (
+from stepscope.formula import (
     host_bytes,
     job_state_bytes,
     job_state_ledger,
 )
 from stepscope.optimizers import is_paged
 from stepscope.setup import Job, Layout, as_job
-from stepscope.sharding.step import estimate_sharded
-from stepscope.sharding.traffic import step_traffic
+from stepscope.sharding import estimate_sharded, step_traffic
 
 HOST_BYTES_PER_S = 2 * 8 * 5_600 * 10**6
 """What a desktop's memory moves: two channels of 8 bytes at 5,600 million transfers a second (DDR5-5600)."""

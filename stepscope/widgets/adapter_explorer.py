@@ -9,8 +9,7 @@ from memkit.recipes import FUSED_ADAMW, PURE_BF16
 from memkit.units import format_bytes, format_count
 from memkit.widgets.explorer import Choice, Explorer, Number, View
 from stepscope.experts import PUBLISHED_MODELS
-from stepscope.formula.adapters import count_adapter_parameters
-from stepscope.formula.job import job_state_bytes
+from stepscope.formula import count_adapter_parameters, job_state_bytes
 from stepscope.planner.plan import plan_of
 from stepscope.setup import AdapterConfig, Job, linear_layers
 from stepscope.widgets.plan_explorer import plans_view

@@ -11,7 +11,7 @@ from memkit.widgets.explorer import Choice, Explorer, Number, Switch, View, take
 from stepscope.experts import PUBLISHED_MODELS
 from stepscope.planner.plan import plan_of
 from stepscope.setup import STAGES, Layout
-from stepscope.sharding.traffic import step_traffic, tokens_to_hide
+from stepscope.sharding import step_traffic, tokens_to_hide
 from stepscope.widgets.plan_explorer import plans_view
 
 RANKS = (1, 2, 4, 8, 16, 64, 512)
