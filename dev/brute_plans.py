@@ -22,9 +22,8 @@ from memkit.strategies import CORE, NONE, Strategy
 from memkit.units import GIB
 from stepscope.experts import PUBLISHED_MODELS
 from stepscope.optimizers import OPTIMIZERS, is_paged
-from stepscope.planner.plan import TrainingPlan, plan_of
+from stepscope.planner.plan import TrainingPlan, passes_of, plan_of
 from stepscope.planner.search import PlansFound, find_plans
-from stepscope.planner.times import passes_of
 from stepscope.planner.ways import PLACES
 from stepscope.setup import BASES, AdapterConfig, Layout, Place, linear_layers
 

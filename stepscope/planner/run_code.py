@@ -17,8 +17,7 @@ from unittest.mock import patch
 from memkit.strategies import NONE
 from stepscope.hugging_face import config_of
 from stepscope.planner.code import Code, code_of
-from stepscope.planner.plan import TrainingPlan
-from stepscope.planner.times import as_high
+from stepscope.planner.plan import TrainingPlan, as_high
 from stepscope.setup import Job, Layout
 
 NUM_STEPS = 2

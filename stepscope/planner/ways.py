@@ -35,7 +35,7 @@ from memkit.strategies import (
     groups,
 )
 from stepscope.optimizers import OPTIMIZERS
-from stepscope.planner.times import seconds_of
+from stepscope.planner.plan import seconds_of
 from stepscope.setup import AdapterConfig, Job, Layout, Place, linear_layers
 
 FP16_MASTER = replace(PURE_FP16, name="fp16 + fp32 master", master_dtype="float32")
