@@ -67,10 +67,9 @@ def seconds_by_term(
     over weights and states on the card is left out: every plan has one, and its bytes cross at the card's own rate.
     """
     setup = as_job(setup)
-    dtype, passes, pcie = setup.precision.compute_dtype, passes_of(setup), card.pcie_bytes_per_s
-    terms = {
-        "passes": least_seconds(setup, card, (layout and layout.param_dtype) or dtype) * passes / 3
-    }
+    dtype = (layout and layout.param_dtype) or setup.precision.compute_dtype
+    passes, pcie = passes_of(setup), card.pcie_bytes_per_s
+    terms = {"passes": least_seconds(setup, card, dtype) * passes / 3}
     weight_bits = dtype_bits(setup.precision.weight_dtype)
     if setup.adapter and setup.adapter.base == "nf4":
         # bitsandbytes leaves experts as they are
@@ -79,16 +78,14 @@ def seconds_by_term(
         terms["unpacking"] = setup.grad_accum_steps * passes * unpacked / card.memory_bandwidth
     if setup.place.is_on_host:
         kept = kept_on_host(at_rest(setup))
-        moved = setup.grad_accum_steps * kept["gradients"] + kept["weights"]
-        terms["host"] = moved / pcie
+        terms["host"] = (setup.grad_accum_steps * kept["gradients"] + kept["weights"]) / pcie
         terms["host step"] = stepped_bytes(kept) / HOST_BYTES_PER_S
     elif is_paged(setup.optimizer.record):
         terms["paged"] = 2 * paged_bytes(at_rest(setup)) / pcie
     if layout is None:
         return terms
-    terms["links"] = step_traffic(setup, layout).sent_bytes / card.bytes_per_s_among(
-        layout.world_size
-    )
+    rate = card.bytes_per_s_among(layout.world_size)
+    terms["links"] = step_traffic(setup, layout).sent_bytes / rate
     if layout.offloads:
         share = parameters_of(setup.model) * weight_bits // 8 // layout.dp_size
         gathers = 2 if layout.stage == 3 else 1
@@ -104,22 +101,18 @@ def stepped_bytes(kept: dict[str, int]) -> int:
     return kept["gradients"] + 2 * kept["weights"] + 2 * kept["optimizer_states"]
 
 
+def chosen(setup: Job, names: str) -> dict:
+    """Some of its fields."""
+    return {name: getattr(setup, name) for name in names.split()}
+
+
 def at_rest(setup: Job) -> Job:
     """The job by what it keeps between steps alone: the key under which those bytes are remembered."""
-    return Job(
-        model=setup.model,
-        precision=setup.precision,
-        optimizer=setup.optimizer,
-        adapter=setup.adapter,
-        place=setup.place,
-        seq_len=1,
-        attention="stored",
-    )
+    fields = chosen(setup, "model precision optimizer adapter place")
+    return Job(**fields, seq_len=1, attention="stored")
 
 
 resting_bytes = lru_cache(maxsize=512)(job_state_bytes)
-
-
 kept_on_host = lru_cache(maxsize=256)(host_bytes)
 
 
@@ -141,28 +134,18 @@ def experts_of(model: ModelConfig) -> int:
 
 def least_seconds(setup: TrainingSetup, card: Card, dtype: str = "") -> float:
     """``memkit.batch_plan.least_seconds``, which reads all experts and computes with a few of them."""
-    model = setup.model
-    num_experts = num_experts_of(model)
-    unused = (
-        experts_of(model) * (num_experts - model.experts_per_token) // num_experts
-        if num_experts
-        else 0
-    )
-    return batch_plan.least_seconds(setup, card, dtype, parameters_of(model) - unused)
+    model, num_used = setup.model, parameters_of(setup.model)
+    if num_experts := num_experts_of(model):
+        num_used -= experts_of(model) * (num_experts - model.experts_per_token) // num_experts
+    return batch_plan.least_seconds(setup, card, dtype, num_used)
 
 
-def one_sequence(setup: Job, weight_dtype: str, compute_dtype: str, base: str = "") -> Job:
+def one_sequence(setup: Job, weight_dtype: str, compute_dtype: str) -> Job:
     """The job by what one sequence alone depends on, in these dtypes and with nothing run again: a key too."""
+    how = "attention dropout uses_fused_norm upcasts_logits device"
     return Job(
-        model=setup.model,
+        **chosen(setup, f"model seq_len adapter {how}"),
         precision=Precision(name="", weight_dtype=weight_dtype, compute_dtype=compute_dtype),
-        seq_len=setup.seq_len,
-        attention=setup.attention,
-        dropout=setup.dropout,
-        uses_fused_norm=setup.uses_fused_norm,
-        upcasts_logits=setup.upcasts_logits,
-        device=setup.device,
-        adapter=replace(setup.adapter, base=base) if setup.adapter and base else setup.adapter,
         loss_pieces=math.gcd(setup.loss_pieces, setup.seq_len),
     )
 
@@ -181,7 +164,9 @@ def passes_of(setup: Job) -> float:
     [2.09, 2.86]
     """
     strategy, model = setup.recomputation, setup.model
-    one = one_sequence(setup, "bfloat16", "bfloat16", "as loaded")
+    one = one_sequence(setup, "bfloat16", "bfloat16")
+    if setup.adapter:
+        one = replace(one, adapter=replace(setup.adapter, base="as loaded"))
     is_plain = strategy.scope == "blocks" and strategy.stops_early and not strategy.saved_ops
     if not is_plain or len(model.blocks_by_kind) > 1:
         return passes_by(one, strategy)
@@ -311,21 +296,15 @@ class TrainingPlan:
         peak, setup, write = peak_of(self.setup, self.layout), self.setup, written_by(self.setup)
         if not write:
             return peak
-        gradient = 0 if setup.precision.gradient_dtype == "float32" else 4
+        each = OWN_STEP[write] + (0 if setup.precision.gradient_dtype == "float32" else 4)
         largest = max(parameter.count for parameter in parameter_ledger(setup.model))
         stands = resting_bytes(at_rest(replace(setup, adapter=None, place=Place.AFTER_BACKWARD)))
-        step = Instant(
-            name="optimizer peak",
-            **stands,
-            activations=0,
-            temporary=(OWN_STEP[write] + gradient) * largest,
-            step=2,
-        )
+        more = {"activations": 0, "temporary": each * largest}
+        step = Instant(name="optimizer peak", **stands, **more, step=2)
         return max(peak, step, key=lambda instant: instant.total_bytes)
 
     @property
     def peak_bytes(self) -> int:
-        """Its highest bytes by formula."""
         return self.peak.total_bytes
 
     @cached_property
@@ -345,9 +324,9 @@ class TrainingPlan:
         if layout is not None and layout.is_fully_sharded:
             return kept
         states = resting_bytes(at_rest(setup))
-        stands = states["weights"] + (
-            states["optimizer_states"] if layout is None or layout.stage == 0 else 0
-        )
+        stands = states["weights"]
+        if layout is None or layout.stage == 0:
+            stands += states["optimizer_states"]
         gradients = 0 if setup.place.frees_gradients else states["gradients"]
         return stands + (kept + gradients if setup.grad_accum_steps > 1 else max(kept, gradients))
 
@@ -381,7 +360,7 @@ class TrainingPlan:
             return False
         if not strategy.num_again:
             return True
-        all_again = replace(self.setup, recomputation=whole(strategy.group_size))
+        all_again = replace(self.setup, recomputation=groups(strategy.group_size))
         return has_room(replace(self, setup=all_again).fit, at_worst)
 
     @property
@@ -400,42 +379,41 @@ class TrainingPlan:
     @property
     def scales_loss(self) -> bool:
         """Whether gradients are float16 on their way, so that small ones are lost without a GradScaler."""
-        return "float16" in (
-            self.setup.precision.compute_dtype,
-            self.layout and self.layout.param_dtype,
-        )
+        inside = self.layout and self.layout.param_dtype
+        return "float16" in (self.setup.precision.compute_dtype, inside)
 
     @cached_property
     def gives_up(self) -> tuple[str, ...]:
-        """Which of ``GIVES_UP``, in that order."""
-        setup, precision = self.setup, self.setup.precision
-        record, given = setup.optimizer.record, set()
-        if is_quantized(record):
-            given.add(IN_4_BITS if "4-bit" in record.name else IN_8_BITS)
-        if setup.adapter is not None:
-            given |= {ADAPTERS_ONLY, *[FOUR_BITS] * (setup.adapter.base == "nf4")}
-        else:
-            keeps_all = precision.master_dtype or precision.remainder_dtype
-            if is_narrow(precision.weight_dtype) and not keeps_all:
-                given.add(AT_RANDOM if self.rounds_at_random else ROUNDED)
-            moments = [
-                state.dtype or precision.moment_dtype for state in record.states if state.is_moment
-            ]
-            if any(map(is_narrow, moments)) and not is_quantized(record):
-                given.add(NARROW_STATES)
-            given |= {SUMMED} if self.sums_narrow else set()
-        given |= {NOT_CLIPPED} if setup.place == Place.IN_BACKWARD else set()
-        return tuple(words for words in GIVES_UP if words in given)
+        """Which of ``FACTORS``, in that order."""
+        setup, precision, record = self.setup, self.setup.precision, self.setup.optimizer.record
+        is_full, in_few_bits, has_4 = (
+            not setup.adapter,
+            is_quantized(record),
+            "4-bit" in record.name,
+        )
+        keeps_all = precision.master_dtype or precision.remainder_dtype
+        rounds = is_full and is_narrow(precision.weight_dtype) and not keeps_all
+        moments = (s.dtype or precision.moment_dtype for s in record.states if s.is_moment)
+        narrow_states = not in_few_bits and any(map(is_narrow, moments))
+        given = {
+            AT_RANDOM: rounds and self.rounds_at_random,
+            ROUNDED: rounds and not self.rounds_at_random,
+            SUMMED: is_full and self.sums_narrow,
+            IN_8_BITS: in_few_bits and not has_4,
+            IN_4_BITS: in_few_bits and has_4,
+            NARROW_STATES: is_full and narrow_states,
+            NOT_CLIPPED: setup.place == Place.IN_BACKWARD,
+            ADAPTERS_ONLY: not is_full,
+            FOUR_BITS: not is_full and setup.adapter.base == "nf4",
+        }
+        return tuple(words for words in FACTORS if given[words])
 
     @property
     def rounds_at_random(self) -> bool:
         """Whether a rounded update is right on average: torchao's optimizers can round so."""
-        is_torchaos = self.setup.optimizer.record.made_by.startswith("torchao.")
-        return (
-            is_torchaos
-            and self.setup.precision.weight_dtype == "bfloat16"
-            and self.setup.adapter is None
-        )
+        setup = self.setup
+        is_torchaos = setup.optimizer.record.made_by.startswith("torchao.")
+        return is_torchaos and setup.precision.weight_dtype == "bfloat16" and not setup.adapter
 
     @property
     def sums_narrow(self) -> bool:
@@ -443,9 +421,8 @@ class TrainingPlan:
         setup, layout = self.setup, self.layout
         own, accumulates = setup.precision.gradient_dtype, setup.grad_accum_steps > 1
         if layout is None or not layout.is_fully_sharded:
-            return is_narrow(own) and (
-                accumulates or (layout is not None and layout.world_size > 1)
-            )
+            has_ranks = layout is not None and layout.world_size > 1
+            return is_narrow(own) and (accumulates or has_ranks)
         reduced = layout.reduce_dtype or layout.param_dtype or own
         return is_narrow(reduced) or (is_narrow(own) and accumulates)
 
@@ -467,10 +444,9 @@ class TrainingPlan:
     @property
     def cut(self) -> str:
         """What runs again, how the batch is cut, and how the run is spread."""
-        setup = self.setup
-        again = {NONE: "", FULL: "full recomputation, "}.get(
-            setup.recomputation, f"{setup.recomputation.name}, "
-        )
+        setup, strategy = self.setup, self.setup.recomputation
+        names = {NONE: "", FULL: "full recomputation, "}
+        again = names.get(strategy, f"{strategy.name}, ")
         spread = f", {self.layout.name}" if self.layout else ""
         if self.layout and self.layout.gradient_as_bucket_view:
             spread += ", gradients in the buckets"
@@ -482,18 +458,13 @@ class TrainingPlan:
     @property
     def kept(self) -> str:
         """The precision or adapter, and the optimizer and its place."""
-        setup = self.setup
-        inside = f"fp32 shards, {'fp16' if self.scales_loss else 'bf16'} inside"
-        kept = inside if self.layout and self.layout.param_dtype else setup.precision.name
+        setup, adapter, kept = self.setup, self.setup.adapter, self.setup.precision.name
+        if self.layout and self.layout.param_dtype:
+            kept = f"fp32 shards, {'fp16' if self.scales_loss else 'bf16'} inside"
+        if adapter:
+            kept = f"{'QLoRA' if adapter.base == 'nf4' else 'LoRA'} of rank {adapter.rank}"
         place = "" if setup.place == Place.AFTER_BACKWARD else f" {setup.place}"
-        if setup.adapter:
-            kept = (
-                f"{'QLoRA' if setup.adapter.base == 'nf4' else 'LoRA'} of rank {setup.adapter.rank}"
-            )
         return f"{kept}, {setup.optimizer.name}{place}"
-
-
-whole = lru_cache(maxsize=64)(groups)
 
 
 def has_room(fit: Fit, at_worst: bool) -> bool:
