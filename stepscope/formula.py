@@ -13,7 +13,7 @@ price is one more product with the head.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial, reduce
+from functools import cache, lru_cache, partial
 
 from memkit.formats.records import tensor_bytes
 from memkit.formula.liveness import GRADIENT_OPS, SENDS_VIEWS, Block, Recorder
@@ -64,17 +64,13 @@ def adapters_of_block(
         name = weight.name.removesuffix(".weight")
         if weight.is_matrix_product and name.rpartition(".")[2] in adapter.targets:
             (num_outputs, num_inputs), (out_axis, in_axis) = weight.shape, weight.axes.split()
-            down, up = (adapter.rank, num_inputs), (num_outputs, adapter.rank)
-            matrices.append(
-                Parameter(
-                    name=f"{name}.lora_a.weight", shape=down, kind="adapter", axes=f"r {in_axis}"
-                )
-            )
-            matrices.append(
-                Parameter(
-                    name=f"{name}.lora_b.weight", shape=up, kind="adapter", axes=f"{out_axis} r"
-                )
-            )
+            pair = {
+                "lora_a": ((adapter.rank, num_inputs), f"r {in_axis}"),
+                "lora_b": ((num_outputs, adapter.rank), f"{out_axis} r"),
+            }
+            for thin, (shape, axes) in pair.items():
+                place = {"name": f"{name}.{thin}.weight", "kind": "adapter"}
+                matrices.append(Parameter(**place, shape=shape, axes=axes))
     return tuple(matrices)
 
 
@@ -108,29 +104,24 @@ def frozen_tensors(
     if not is_in_4_bits(parameter, adapter):
         return weight_tensors(parameter, precision)
     num_scales = -(-parameter.count // NF4_BLOCK)
-    tensors = {
-        "NF4 codes": ((-(-parameter.count // 2), 1), "uint8"),
-        "NF4 scales": ((num_scales,), "uint8"),
-        "scales of scales": ((-(-num_scales // NF4_SCALE_BLOCK),), "float32"),
-        "mean scale": ((), "float32"),
-        "map of scales": ((256,), "float32"),
-        "NF4 map": ((16,), "float32"),
-    }
-    return tuple(
-        StateTensor(parameter=parameter.name, role=role, shape=shape, dtype=dtype, part="weights")
-        for role, (shape, dtype) in tensors.items()
+    return (
+        _weight(parameter.name, "NF4 codes", "uint8", -(-parameter.count // 2), 1),
+        _weight(parameter.name, "NF4 scales", "uint8", num_scales),
+        _weight(parameter.name, "scales of scales", "float32", -(-num_scales // NF4_SCALE_BLOCK)),
+        _weight(parameter.name, "mean scale", "float32"),
+        _weight(parameter.name, "map of scales", "float32", 256),
+        _weight(parameter.name, "NF4 map", "float32", 16),
     )
+
+
+def _weight(parameter: str, role: str, dtype: str, *shape: int) -> StateTensor:
+    return StateTensor(parameter=parameter, role=role, shape=shape, dtype=dtype, part="weights")
 
 
 def shared_maps(adapter: AdapterConfig | None) -> tuple[StateTensor, ...]:
     """The map of scales that bitsandbytes keeps once in a process, and copies for each layer in 4 bits."""
-    if adapter is None or adapter.base != NF4:
-        return ()
-    return (
-        StateTensor(
-            parameter="all", role="map of scales", shape=(256,), dtype="float32", part="weights"
-        ),
-    )
+    has_4_bits = adapter is not None and adapter.base == NF4
+    return (_weight("all", "map of scales", "float32", 256),) if has_4_bits else ()
 
 
 def trained_precision(precision: Precision, adapter: AdapterConfig | None) -> Precision:
@@ -328,16 +319,10 @@ class WithAdapters(Transformer):
     def tensor_of(self, parameter: Parameter) -> Tensor:
         """All that is no adapter is frozen, in QLoRA some of it in 4 bits."""
         adapter, is_adapter = self.setup.adapter, parameter.kind == "adapter"
-        dtype = (
-            NF4
-            if is_in_4_bits(parameter, adapter)
-            else adapter.dtype
-            if is_adapter
-            else self.weight_dtype
-        )
-        return Tensor(
-            parameter.axes, parameter.count, dtype, parameter=parameter, needs_grad=is_adapter
-        )
+        dtype = adapter.dtype if is_adapter else self.weight_dtype
+        dtype = NF4 if is_in_4_bits(parameter, adapter) else dtype
+        how = {"parameter": parameter, "needs_grad": is_adapter}
+        return Tensor(parameter.axes, parameter.count, dtype, **how)
 
     def parameters_of_block(self, number: int) -> tuple[Parameter, ...]:
         """The adapters too."""
@@ -444,12 +429,13 @@ class WithLossInPieces(Transformer):
         self.enter("loss")
         parts = graph.view("chunk", n, ["t h"] * num_pieces, (NEW,))
         wanted = graph.view("chunk", targets, ["t"] * num_pieces)
-        losses = []
-        for part, of_part in zip(parts, wanted, strict=True):
-            losses.append(graph.checkpoint(self.loss_of_piece, part, of_part, region=CastsAgain()))
-        total = reduce(
-            lambda total, loss: graph.op("add", [total, loss], "", ways=(SAME, SAME)), losses
-        )
+        losses = [
+            graph.checkpoint(self.loss_of_piece, part, of_part, region=CastsAgain())
+            for part, of_part in zip(parts, wanted, strict=True)
+        ]
+        total = losses[0]
+        for loss in losses[1:]:
+            total = graph.op("add", [total, loss], "", ways=(SAME, SAME))
         return graph.op("div", [total], "")
 
     def loss_of_piece(self, part: Tensor, targets: Tensor) -> Tensor:

@@ -41,20 +41,18 @@ class Factored(State):
     along: str
 
     def tensors_of(self, shape, moment_dtype):
-        is_matrix = len(shape) > 1
-        if (self.along == "vector") is is_matrix:
+        rows, columns = (*shape[:-1], 1), (*shape[:-2], 1, *shape[-1:])
+        kept = {"rows": rows, "columns": columns} if len(shape) > 1 else {"vector": shape}
+        if self.along not in kept:
             return ()
-        kept = {
-            "vector": shape,
-            "rows": (*shape[:-1], 1),
-            "columns": (*shape[:-2], 1, *shape[-1:]),
-        }[self.along]
-        return ((self.role, kept, self.dtype or moment_dtype),)
+        return ((self.role, kept[self.along], self.dtype or moment_dtype),)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paged(State):
     """A state in unified memory, which the driver moves between host and card; of small tensors it is the card's."""
+
+    is_paged: bool = True
 
     def is_in_host(self, role, count, implementation):
         return count >= MIN_PAGED_VALUES
@@ -126,9 +124,7 @@ class Muon(Optimizer):
 
 def is_paged(record: Optimizer) -> bool:
     """Whether the driver moves its large states between host and card."""
-    return any(
-        isinstance(state, Paged) or getattr(state, "is_paged", False) for state in record.states
-    )
+    return any(getattr(state, "is_paged", False) for state in record.states)
 
 
 def is_quantized(record: Optimizer) -> bool:
@@ -228,24 +224,25 @@ def _one_at_a_time(new: Temporaries, parameters: Sequence[Parameter]) -> None:
 
 def _adafactor_one_by_one(new: Temporaries, parameters: Sequence[Parameter]) -> None:
     """One tensor at a time; what is made of a matrix stays until the next matrix has its own."""
-    row_mean = column_mean = square = update = None
+    names: dict[str, Block | None] = dict.fromkeys(("row mean", "column mean", "square", "update"))
+
+    def bind(name: str, block: Block) -> None:
+        before, names[name] = names[name], block
+        new.drop(before)
+
     for p in parameters:
         new.drop(reduced(new, p.shape))
         if len(p.shape) > 1:
-            before, row_mean = row_mean, reduced(new, p.shape, -1)
-            new.drop(before)
-            before, column_mean = column_mean, reduced(new, p.shape, -2)
-            new.drop(before)
+            bind("row mean", reduced(new, p.shape, -1))
+            bind("column mean", reduced(new, p.shape, -2))
         else:
-            before, square = square, new.one(p.count)
-            new.drop(before)
+            bind("square", new.one(p.count))
         estimate = new.one(p.count)
         if len(p.shape) > 1:
             new.drop(reduced(new, p.shape[:-1], -1))
-        new.drop(update)
-        update = estimate
+        bind("update", estimate)
         new.drop(reduced(new, p.shape))
-    new.drop(row_mean, column_mean, square, update)
+    new.drop(*names.values())
 
 
 RULES["one at a time"] = _one_at_a_time

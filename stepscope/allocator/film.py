@@ -46,15 +46,28 @@ class AllocatorState:
     index: int
     words: str
     rows: tuple[Row, ...]
-    allocated_bytes: int
-    reserved_bytes: int
-    largest_hole_bytes: int
     failure: str = ""  # what an out-of-memory error would say
 
     @property
+    def reserved_bytes(self) -> int:
+        return sum(row.size for row in self.rows)
+
+    @property
+    def holes(self) -> list[int]:
+        """Sizes of what is free inside segments: cached, for whoever fits."""
+        return [piece.size for row in self.rows for piece in row.pieces if piece.is_free]
+
+    @property
     def hole_bytes(self) -> int:
-        """Free bytes inside segments: cached, for whoever fits."""
-        return self.reserved_bytes - self.allocated_bytes
+        return sum(self.holes)
+
+    @property
+    def largest_hole_bytes(self) -> int:
+        return max(self.holes, default=0)
+
+    @property
+    def allocated_bytes(self) -> int:
+        return self.reserved_bytes - self.hole_bytes
 
 
 class Film:
@@ -91,19 +104,13 @@ class Film:
 
     def _add(self, words: str, new: Event | None = None) -> None:
         """The allocator as it is now, after the event ``new``."""
-        born_at = dict(self.player.live.values())
-        holes = [
-            block.size for block in self.allocator.blocks.values() if block.is_free and block.mapped
-        ]
+        born_at, failure = dict(self.player.live.values()), self.player.failure
         self.states.append(
             AllocatorState(
                 index=len(self.states),
                 words=words,
                 rows=tuple(_row(run, born_at, new) for run in self.allocator.segments()),
-                allocated_bytes=self.allocator.allocated_bytes,
-                reserved_bytes=self.allocator.reserved_bytes,
-                largest_hole_bytes=max(holes, default=0),
-                failure=self.player.failure.message if self.player.failure else "",
+                failure=failure.message if failure else "",
             )
         )
 
@@ -166,19 +173,10 @@ def events_of(moves: Iterable[Move]) -> list[Event]:
 
 def rounding_story() -> list[Event]:
     """Sizes: 512 bytes, the two pools, a segment of 20 MiB for 3, and a rest too small to split off."""
-    return events_of(
-        [
-            ("loss", 4, "temporary"),
-            ("bias", 600 * KIB, "weights"),
-            ("norm", 900 * KIB, "weights"),
-            ("w1", 3 * MIB, "weights"),
-            ("w2", 9 * MIB, "weights"),
-            ("embedding", 19 * MIB, "weights"),
-            ("x", 40 * MIB),
-            "x",
-            ("y", 39 * MIB + 512 * KIB),
-        ]
-    )
+    sizes = {"bias": 600 * KIB, "norm": 900 * KIB, "w1": 3 * MIB, "w2": 9 * MIB}
+    weights = [(name, size, "weights") for name, size in sizes.items()]
+    last = [("embedding", 19 * MIB, "weights"), ("x", 40 * MIB), "x", ("y", 39 * MIB + 512 * KIB)]
+    return events_of([("loss", 4, "temporary"), *weights, *last])
 
 
 def holes_story() -> list[Event]:
@@ -203,12 +201,8 @@ def step_story() -> list[Event]:
     for step in range(2):
         moves += [(f"a{i}", sizes[i] * MIB) for i in layers]
         for i in reversed(layers):
-            moves += [
-                (f"da{i}", sizes[i] * MIB, "temporary"),
-                (f"g{i}", 4 * MIB, "gradients"),
-                f"a{i}",
-                f"da{i}",
-            ]
+            moves += [(f"da{i}", sizes[i] * MIB, "temporary"), (f"g{i}", 4 * MIB, "gradients")]
+            moves += [f"a{i}", f"da{i}"]
         if step == 0:
             moves += [(f"m,v {i}", 8 * MIB, "optimizer_states") for i in layers]
         moves += [f"g{i}" for i in reversed(layers)]

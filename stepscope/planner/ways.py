@@ -91,9 +91,8 @@ def strategies_of(num_layers: int) -> tuple[Strategy, ...]:
 
     These are the first ones, for others of the same number cost as many FLOPs and keep no less.
     """
-    partly = (
-        groups(size, num_again=n) for size in (1, *GROUPS) for n in range(1, -(-num_layers // size))
-    )
+    sizes = [(size, n) for size in (1, *GROUPS) for n in range(1, -(-num_layers // size))]
+    partly = (groups(size, num_again=n) for size, n in sizes)
     whole = (groups(size) for size in GROUPS if size <= num_layers)
     return NONE, SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION, *partly, FULL, *whole
 
@@ -158,10 +157,8 @@ def ways_of(
             param_dtype = precision.compute_dtype if precision.uses_autocast else None
             precision = FP32 if param_dtype else precision
             wide = () if precision.compute_dtype == "float32" and not param_dtype else ("float32",)
-            spreads = [
-                replace(layout, param_dtype=param_dtype, reduce_dtype=dtype)
-                for dtype in (None, *wide)
-            ]
+            cast = replace(layout, param_dtype=param_dtype)
+            spreads = [replace(cast, reduce_dtype=dtype) for dtype in (None, *wide)]
         bare = replace(job, precision=precision, optimizer=optimizer, place=place, adapter=added)
         for spread in spreads:
             pieces = (1, PIECES) if spread is None and job.seq_len % PIECES == 0 else (1,)
@@ -212,10 +209,8 @@ def not_tried(card: Card, num_cards: int) -> str:
     """What is left out for a job, a reason a line."""
     left_out = {reason: ", ".join(names) for reason, names in NO_OPTIMIZER.items()}
     left_out |= LEFT_OUT if num_cards == 1 else LEFT_OUT_ON_MANY
-    lines = [
-        "Not tried, because they",
-        *(f"- {reason}: {what}" for reason, what in left_out.items()),
-    ]
+    lines = ["Not tried, because they"]
+    lines += [f"- {reason}: {what}" for reason, what in left_out.items()]
     if "bfloat16" not in card.dtypes:
         lines.append(
             f"The tensor cores of {card.name} do not multiply bfloat16: its plans are in float16, with a GradScaler, "
