@@ -184,15 +184,10 @@ class WithExperts(Transformer):
         """A product of each row by the matrix of its expert. Autocast does not know it."""
         weight = self.parameters[f"mlp.{name}"]
         x = self.graph.cast(x, weight.dtype)
-        return self.graph.op(
-            "_grouped_mm",
-            [x, weight],
-            axes,
-            name=label,
-            by="grouped product",
-            flops=2 * self.graph.count(ROUTED) * weight.count // self.model.num_experts,
-            keeps=[*([x] if weight.needs_grad else ()), weight, offsets],
-        )
+        flops = 2 * self.graph.count(ROUTED) * weight.count // self.model.num_experts
+        keeps = [*([x] if weight.needs_grad else ()), weight, offsets]
+        how = {"name": label, "by": "grouped product", "keeps": keeps}
+        return self.graph.op("_grouped_mm", [x, weight], axes, flops=flops, **how)
 
     @scope
     def rows(

@@ -13,7 +13,7 @@ price is one more product with the head.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 
 from memkit.formats.records import tensor_bytes
 from memkit.formula.liveness import GRADIENT_OPS, SENDS_VIEWS, Block, Recorder
@@ -205,11 +205,10 @@ def link_bytes(setup: Job) -> dict[str, int]:
     {'gradients to the host': 13476831232, 'weights to the card': 13476831232}
     """
     kept = host_bytes(setup)
-    moved = {
-        "gradients to the host": setup.grad_accum_steps * kept["gradients"],
-        "weights to the card": kept["weights"],
-    }
-    return {what: num_bytes for what, num_bytes in moved.items() if num_bytes}
+    if not kept["weights"]:
+        return {}
+    gradients = setup.grad_accum_steps * kept["gradients"]
+    return {"gradients to the host": gradients, "weights to the card": kept["weights"]}
 
 
 # --- how it runs ------------------------------------------------------------------------------------------------------
@@ -218,22 +217,20 @@ def link_bytes(setup: Job) -> dict[str, int]:
 class JobRun(Run):
     """The run of a job on one card."""
 
-    def __init__(self, has_adapter: bool, place: Place):
-        self.has_adapter, self.place = has_adapter, place
-
     def check(self, setup: Job) -> None:
-        if self.place == Place.IN_BACKWARD and isinstance(setup.optimizer.record, SharesMaps):
+        shares_maps = isinstance(setup.optimizer.record, SharesMaps)
+        if setup.place == Place.IN_BACKWARD and shares_maps:
             raise ValueError(
                 f"{setup.optimizer.name} with place='in backward' has no formula for its peak; trace it"
             )
 
     def left_out(self, setup: Job) -> str:
-        return super().left_out(setup) if not self.has_adapter or setup.device == "cpu" else ""
+        return super().left_out(setup) if not setup.adapter or setup.device == "cpu" else ""
 
     def write_weights(self, setup: Job, record: Recorder) -> None:
-        if self.place.is_on_host:  # whose copies are the host's
+        if setup.place.is_on_host:  # whose copies are the host's
             setup = replace(setup, precision=replace(setup.precision, master_dtype=None))
-        if not self.has_adapter:
+        if not setup.adapter:
             return super().write_weights(setup, record)
         for parameter in parameter_ledger(setup.model):
             place(record, "empty", frozen_tensors(parameter, setup.precision, setup.adapter))
@@ -241,33 +238,29 @@ class JobRun(Run):
         write_weights(setup, record, *self.trained(setup))
 
     def write_states(self, setup: Job, record: Recorder) -> None:
-        precision, parameters = self.trained(setup)
-        if setup.device != "cpu":  # where the host's memory counts
-            parameters = self.on_card(parameters)
+        in_host = setup.device == "cpu"  # whose memory counts there
+        precision, parameters = self.trained(setup) if in_host else self.on_card(setup)
         write_states(setup, record, precision, parameters)
 
     def write_step(self, setup: Job, record: Recorder) -> None:
-        precision, parameters = self.trained(setup)
-        write_update(setup, record, precision, self.on_card(parameters), "optimizer")
+        write_update(setup, record, *self.on_card(setup), "optimizer")
 
     def has_optimizer_step(self, setup: Job) -> bool:
-        return self.place != Place.IN_BACKWARD
+        return setup.place != Place.IN_BACKWARD
 
     def gradient_dtypes(self, setup: Job) -> tuple[str, ...]:
-        return () if self.has_adapter else super().gradient_dtypes(setup)
+        return () if setup.adapter else super().gradient_dtypes(setup)
 
     def use(self, setup: Job, makes_states: bool) -> Callable[[Recorder, Block], bool] | None:
-        if self.place.frees_gradients:
-            return partial(self.step_at_once, setup, makes_states)
-        return None
+        frees = setup.place.frees_gradients
+        return partial(self.step_at_once, setup, makes_states) if frees else None
 
     def step_at_once(self, setup: Job, makes_states: bool, record: Recorder, block: Block) -> bool:
         """What an optimizer that frees gradients does with a finished one. Returns whether it frees this one."""
-        parameter = block.gradient_of.parameter
-        _, where = block.finished_by
-        precision = self.trained(setup)[0]
-        if self.place.is_on_host:
-            return is_offloaded(parameter, self.place)
+        parameter, (_, where) = block.gradient_of.parameter, block.finished_by
+        precision, _ = self.trained(setup)
+        if setup.place.is_on_host:
+            return is_offloaded(parameter, setup.place)
         num_events = len(record.events)
         if makes_states:
             write_states(setup, record, precision, [parameter])
@@ -280,20 +273,18 @@ class JobRun(Run):
         adapter = setup.adapter
         return trained_precision(setup.precision, adapter), trained_parameters(setup.model, adapter)
 
-    def on_card(self, parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
-        """Those that step on the card."""
-        return tuple(p for p in parameters if not is_offloaded(p, self.place))
+    def on_card(self, setup: Job) -> tuple[Precision, tuple[Parameter, ...]]:
+        """The same of those that step on the card."""
+        precision, parameters = self.trained(setup)
+        return precision, tuple(p for p in parameters if not is_offloaded(p, setup.place))
 
 
-@cache
-def _run(has_adapter: bool, place: Place) -> JobRun:
-    """One of each, so that what it has run is remembered."""
-    return JobRun(has_adapter, place)
+JOB_RUN = JobRun()
 
 
 @run_of.register
 def _(setup: Job) -> Run:
-    return _run(setup.adapter is not None, setup.place)
+    return JOB_RUN
 
 
 # --- adapters in the list of operations -------------------------------------------------------------------------------
@@ -451,15 +442,7 @@ class WithLossInPieces(Transformer):
             # meet there; what a piece is run again with, it casts anew.
             kept = graph.region.cast = Tensor(weight.axes, weight.count, dtype, "head weight")
         narrow = graph.cast(part, dtype)
-        logits = graph.op(
-            "mm",
-            [narrow, self.read_weight],
-            "t v",
-            dtype,
-            name="logits",
-            by="linear",
-            out_by=None,
-            keeps=[narrow, kept],
-            flops=2 * part.count * self.model.vocab_size,
-        )
+        how = {"name": "logits", "by": "linear", "out_by": None, "keeps": [narrow, kept]}
+        flops = 2 * part.count * self.model.vocab_size
+        logits = graph.op("mm", [narrow, self.read_weight], "t v", dtype, flops=flops, **how)
         return self.cross_entropy(graph.cast(logits, "float32"), targets)

@@ -132,23 +132,27 @@ def is_quantized(record: Optimizer) -> bool:
     return any(isinstance(state, Quantized) for state in record.states)
 
 
-UNFUSED_ONLY = ("foreach", "for-loop")
-LIBRARY = {"temporaries": IN_ONE_KERNEL, "has_argument": False}
+def of_library(name: str, made_by: str, *states: State, kind: type = Optimizer) -> Optimizer:
+    """An optimizer that a library steps in one kernel, whatever implementation is named."""
+    how = {"temporaries": IN_ONE_KERNEL, "has_argument": False}
+    return kind(name=name, made_by=made_by, states=states, **how)
+
+
 WIDE = tuple(replace(state, dtype="float32") for state in (FIRST, SECOND))
 PAGED = tuple(Paged(role=state.role, dtype="float32") for state in (FIRST, SECOND))
 ON_HOST_STEP = replace(STEP, on_host="always")
 ABSMAX = {"scale": "absmax", "map_values": 256, "shares_map": True}
+EIGHT_BITS = in_few_bits(FIRST, SECOND, map_values=256)
+FOUR_BITS = in_few_bits(FIRST, SECOND, bits=4, map_values=16, block_size=128)
+FP8 = in_few_bits(FIRST, SECOND, coded="float8_e4m3fn")
+IN_PAGES = in_few_bits(*WIDE, is_paged=True, **ABSMAX)
+FACTORED = {"variance": "vector", "row_var": "rows", "col_var": "columns"}
 
 ADDED = (
     Optimizer(
         name="Adafactor",
         made_by="torch.optim:Adafactor",
-        states=(
-            STEP,
-            Factored(role="variance", along="vector"),
-            Factored(role="row_var", along="rows"),
-            Factored(role="col_var", along="columns"),
-        ),
+        states=(STEP, *(Factored(role=role, along=along) for role, along in FACTORED.items())),
         temporaries={"foreach": TRACE_IT, "for-loop": "factored, one by one"},
     ),
     Optimizer(
@@ -162,46 +166,24 @@ ADDED = (
         states=(MOMENTUM,),
         made_by="torch.optim:Muon",
         has_argument=False,
-        temporaries=dict.fromkeys(UNFUSED_ONLY, TRACE_IT),
+        temporaries={"foreach": TRACE_IT, "for-loop": TRACE_IT},
         rest=kit.OPTIMIZERS["AdamW"],
     ),
-    SharesMaps(
-        name="8-bit AdamW",
-        made_by="bitsandbytes.optim:AdamW8bit",
-        **LIBRARY,
-        states=in_few_bits(*WIDE, **ABSMAX),
+    of_library(
+        "8-bit AdamW",
+        "bitsandbytes.optim:AdamW8bit",
+        *in_few_bits(*WIDE, **ABSMAX),
+        kind=SharesMaps,
     ),
-    Optimizer(
-        name="torchao 8-bit AdamW",
-        made_by="torchao.optim:AdamW8bit",
-        **LIBRARY,
-        states=(ON_HOST_STEP, *in_few_bits(FIRST, SECOND, map_values=256)),
-    ),
-    Optimizer(
-        name="torchao 4-bit AdamW",
-        made_by="torchao.optim:AdamW4bit",
-        **LIBRARY,
-        states=(ON_HOST_STEP, *in_few_bits(FIRST, SECOND, bits=4, map_values=16, block_size=128)),
-    ),
-    Optimizer(
-        name="torchao FP8 AdamW",
-        made_by="torchao.optim:AdamWFp8",
-        **LIBRARY,
-        states=(ON_HOST_STEP, *in_few_bits(FIRST, SECOND, coded="float8_e4m3fn")),
-    ),
-    Optimizer(
-        name="paged AdamW", made_by="bitsandbytes.optim:PagedAdamW32bit", **LIBRARY, states=PAGED
-    ),
-    SharesMaps(
-        name="paged 8-bit AdamW",
-        made_by="bitsandbytes.optim:PagedAdamW8bit",
-        **LIBRARY,
-        states=in_few_bits(*WIDE, is_paged=True, **ABSMAX),
+    of_library("torchao 8-bit AdamW", "torchao.optim:AdamW8bit", ON_HOST_STEP, *EIGHT_BITS),
+    of_library("torchao 4-bit AdamW", "torchao.optim:AdamW4bit", ON_HOST_STEP, *FOUR_BITS),
+    of_library("torchao FP8 AdamW", "torchao.optim:AdamWFp8", ON_HOST_STEP, *FP8),
+    of_library("paged AdamW", "bitsandbytes.optim:PagedAdamW32bit", *PAGED),
+    of_library(
+        "paged 8-bit AdamW", "bitsandbytes.optim:PagedAdamW8bit", *IN_PAGES, kind=SharesMaps
     ),
 )
-OPTIMIZERS: Mapping[str, Optimizer] = kit.OPTIMIZERS | {
-    optimizer.name: optimizer for optimizer in ADDED
-}
+OPTIMIZERS: Mapping[str, Optimizer] = kit.OPTIMIZERS | {each.name: each for each in ADDED}
 """The kit's and these, by name. 8-bit and paged ones are bitsandbytes', torchao's say so."""
 
 

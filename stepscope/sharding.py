@@ -110,16 +110,11 @@ def groups_of(setup: TrainingSetup, layout: Layout) -> tuple[Group, Group]:
         )
     own = setup.precision.weight_dtype
     param_dtype = layout.param_dtype or own
-    dtypes = {
-        "weight_dtype": own,
-        "param_dtype": param_dtype,
-        "reduce_dtype": layout.reduce_dtype or param_dtype,
-    }
+    how = {"num_ranks": layout.dp_size, "weight_dtype": own, "param_dtype": param_dtype}
+    how["reduce_dtype"] = layout.reduce_dtype or param_dtype
     root = embedding_parameters(setup.model) + output_parameters(setup.model)
-    return tuple(
-        Group(parameters=parameters, num_ranks=layout.dp_size, **dtypes)
-        for parameters in (root, block_parameters(setup.model, setup.model.mlp_of(0)))
-    )
+    block = block_parameters(setup.model, setup.model.mlp_of(0))
+    return Group(parameters=root, **how), Group(parameters=block, **how)
 
 
 def estimate_sharded(setup: TrainingSetup, layout: Layout, steps: int = 2) -> MemoryTimeline:
@@ -321,14 +316,11 @@ class Ranks(Recorder):
         copies = []
         if self.is_on_host:
             for count in group.shard_counts:
-                copy = self.made(tensor_bytes(count, group.weight_dtype), "all_gather")
-                if casts:  # the copy in the weight's dtype was in no list
-                    wide, copy = (
-                        copy,
-                        self.made(tensor_bytes(count, group.param_dtype), "all_gather"),
-                    )
-                    self.drop(wide)
-                copies.append(copy)
+                brought = self.made(tensor_bytes(count, group.weight_dtype), "all_gather")
+                copies.append(brought)
+                if casts:  # the copy in the weight's dtype is in no list
+                    copies[-1] = self.made(tensor_bytes(count, group.param_dtype), "all_gather")
+                    self.drop(brought)
         elif casts:
             copies.append(self.made(group.share_bytes(group.param_dtype), "all_gather"))
         self.bind("gathering", self.made(group.whole_bytes(group.param_dtype), "all_gather"))
@@ -394,11 +386,11 @@ def resting_bytes(num_parameters: int, stage: int, num_ranks: int) -> dict[str, 
     num_ranks = as_whole_number("num_ranks", num_ranks, 1)
     if as_whole_number("stage", stage) >= len(STAGES):
         raise ValueError(f"stage={stage} is not one of 0 (DDP), 1, 2, 3")
-    wholes = {part: each * num_parameters for part, (each, _) in PARTS.items()}
-    return {
-        part: -(-whole // num_ranks) if stage >= PARTS[part][1] else whole
-        for part, whole in wholes.items()
-    }
+    shares = {}
+    for part, (each, first_stage) in PARTS.items():
+        whole = each * num_parameters
+        shares[part] = -(-whole // num_ranks) if stage >= first_stage else whole
+    return shares
 
 
 def zero_saving(stage: int, num_ranks: int) -> float:
@@ -436,10 +428,8 @@ class Traffic:
     def sent_bytes(self) -> int:
         """What one rank sends in a ring: of N ranks' bytes all but its own N-th part, each way."""
         once = self.all_gathered + self.reduce_scattered + self.broadcast
-        return (
-            once * (self.num_ranks - 1) // self.num_ranks
-            + 2 * self.all_reduced * (self.all_reduce_ranks - 1) // self.all_reduce_ranks
-        )
+        twice, ranks = 2 * self.all_reduced, self.all_reduce_ranks
+        return once * (self.num_ranks - 1) // self.num_ranks + twice * (ranks - 1) // ranks
 
 
 def step_traffic(setup: TrainingSetup, layout: Layout, syncs_each: bool = True) -> Traffic:

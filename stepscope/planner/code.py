@@ -31,15 +31,8 @@ LEARNING_RATES = {False: 2e-5, True: 2e-4}
 
 ADAPTED = {
     "gpt2": {"qkv": "c_attn", "output": "attn.c_proj", "up": "c_fc", "down": "mlp.c_proj"},
-    "llama": {
-        "query": "q_proj",
-        "key": "k_proj",
-        "value": "v_proj",
-        "output": "o_proj",
-        "gate": "gate_proj",
-        "up": "up_proj",
-        "down": "down_proj",
-    },
+    "llama": {name: f"{name[0]}_proj" for name in ("query", "key", "value", "output")}
+    | {name: f"{name}_proj" for name in ("gate", "up", "down")},
 }
 """What the families of transformers call the layers; its Qwen2 is named as its Llama."""
 
@@ -294,11 +287,9 @@ def optimizer_text(plan: TrainingPlan) -> str:
     """How the optimizer is made, and where it steps."""
     setup, place, record = plan.setup, plan.setup.place, plan.setup.optimizer.record
     library, _, name = record.made_by.partition(":")
-    name, imports = (
-        (f"torch.optim.{name}", "")
-        if library == "torch.optim"
-        else (name, f"from {library} import {name}\n")
-    )
+    imports = f"from {library} import {name}\n"
+    if library == "torch.optim":
+        name, imports = f"torch.optim.{name}", ""
     keywords = {"lr": "learning_rate"} | record.keywords(setup.optimizer.implementation)
     if plan.rounds_at_random:
         keywords["bf16_stochastic_round"] = True

@@ -386,11 +386,7 @@ class TrainingPlan:
     def gives_up(self) -> tuple[str, ...]:
         """Which of ``FACTORS``, in that order."""
         setup, precision, record = self.setup, self.setup.precision, self.setup.optimizer.record
-        is_full, in_few_bits, has_4 = (
-            not setup.adapter,
-            is_quantized(record),
-            "4-bit" in record.name,
-        )
+        is_full, in_few_bits = not setup.adapter, is_quantized(record)
         keeps_all = precision.master_dtype or precision.remainder_dtype
         rounds = is_full and is_narrow(precision.weight_dtype) and not keeps_all
         moments = (s.dtype or precision.moment_dtype for s in record.states if s.is_moment)
@@ -399,8 +395,8 @@ class TrainingPlan:
             AT_RANDOM: rounds and self.rounds_at_random,
             ROUNDED: rounds and not self.rounds_at_random,
             SUMMED: is_full and self.sums_narrow,
-            IN_8_BITS: in_few_bits and not has_4,
-            IN_4_BITS: in_few_bits and has_4,
+            IN_8_BITS: in_few_bits and "4-bit" not in record.name,
+            IN_4_BITS: in_few_bits and "4-bit" in record.name,
             NARROW_STATES: is_full and narrow_states,
             NOT_CLIPPED: setup.place == Place.IN_BACKWARD,
             ADAPTERS_ONLY: not is_full,
