@@ -9,6 +9,6 @@ Reading order:
 - ``diagnosis``: from a recording or a trace: peak, parts, lines, what grows, and the changes that it points to
 """
 
-from .changes import CHANGES, Change, Effect, advice_in_words, effects_on_setup
+from .changes import advice_in_words, effects_on_setup
 from .diagnosis import diagnose_memory, growing_lines
 from .left_out import fits_of, left_out_of

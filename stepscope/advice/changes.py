@@ -20,8 +20,8 @@ from stepscope.optimizers import OPTIMIZERS, is_quantized
 class Change:
     """One thing to change.
 
-    ``to_setup`` gives the changed setup, the same one where nothing changes. ``touches`` names what of a
-    ``diagnosis.Run`` the change is about: bytes at its peak, of which only a second trace says how many it saves. Of
+    ``to_setup`` gives the changed setup, the same one where nothing changes. ``touches`` names what of
+    ``held_at_peak`` the change is about: bytes at a run's peak, of which only a second trace says how many it saves. Of
     changes of one ``kind`` only one can be made. ``comes_first``: it mends a fault, so it is named before what only
     saves more. ``program`` names the change of ``stepscope.tool.changed`` that does it to a running program, where
     there is one.

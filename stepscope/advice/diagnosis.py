@@ -7,7 +7,7 @@ names no parts.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 from pathlib import Path
@@ -124,63 +124,37 @@ def held_for_no_backward(events: Sequence[Event], min_times: int = 1) -> set[int
     return {event.block for graph in graphs for event in graph} if num_large >= min_times else set()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """A run's events and the blocks alive at its peak, and the bytes there that a change may be about.
+def held_at_peak(
+    events: Events, live: Events, has_failed: bool, has_phases: bool
+) -> dict[str, int]:
+    """Bytes of the blocks alive at the peak that a change may be about, by ``Change.touches``.
 
-    ``has_failed``: it ran out of memory, so that what would have followed is not among the events.
-    ``has_phases``: the program named its phases; those of a recording are inferred, or unknown.
+    A graph is unwanted where the run shows that no backward follows its forwards, never where it only lacks one. A run
+    that failed may have died before its first backward. A recording, whose phases are not named, must have let a graph
+    go at least twice without a line of autograd's.
     """
+    phases, kept, graphs = {event.phase for event in events}, events.unfreed(), set()
+    trains = phases & {"backward", "optimizer"} or any("backward" in e.where for e in events)
+    if not has_failed and not trains:
+        graphs = held_for_no_backward(events, 1 if has_phases else 2)
 
-    events: Events
-    live: Events
-    has_failed: bool = False
-    has_phases: bool = True
+    def held(is_meant: Callable[[Event], bool]) -> int:
+        return sum(event.num_bytes for event in live if is_meant(event))
 
-    def held(self, part: str, phase: str = "") -> int:
-        """Bytes of the part (made in the phase) that stand at the peak."""
-        return sum(e.num_bytes for e in self.live if e.part == part and phase in ("", e.phase))
-
-    def has_phase(self, phase: str) -> bool:
-        """Whether anything happened in the phase."""
-        return any(event.phase == phase for event in self.events)
-
-    @property
-    def activations(self) -> int:
-        return self.held("activations") if self.has_phase("backward") else 0
-
-    @property
-    def large_states(self) -> int:
-        """States of tensors that bitsandbytes keeps in 8 bits."""
-        sizes = (e.num_bytes for e in self.live if e.part == "optimizer_states")
-        return sum(size for size in sizes if size >= 4 * MIN_8BIT_VALUES)
-
-    @property
-    def step_scratch(self) -> int:
-        return self.held("temporary", "optimizer")
-
-    @property
-    def kept_gradients(self) -> int:
-        """Gradients at the peak that nothing frees, so that they stand through the next forward too."""
-        kept = self.events.unfreed()
-        return sum(e.num_bytes for e in self.live if e.part == "gradients" and e.block in kept)
-
-    @property
-    def unwanted_graph(self) -> int:
-        """Where the run shows that no backward follows its forwards, never where it only lacks one.
-
-        A run that failed may have died before its first backward. A recording without phases must have let a graph go
-        at least twice without a line of autograd's.
-        """
-        has_backward = any("backward" in e.where for e in self.events)
-        trains = has_backward or self.has_phase("backward") or self.has_phase("optimizer")
-        if self.has_failed or trains:
-            return 0
-        graphs = held_for_no_backward(self.events, 1 if self.has_phases else 2)
-        return sum(event.num_bytes for event in self.live if event.block in graphs)
+    large = 4 * MIN_8BIT_VALUES  # in float32
+    return {
+        "activations": held(lambda e: e.part == "activations" and "backward" in phases),
+        "large_states": held(lambda e: e.part == "optimizer_states" and e.num_bytes >= large),
+        "step_scratch": held(lambda e: e.part == "temporary" and e.phase == "optimizer"),
+        # they stand through the next forward too
+        "kept_gradients": held(lambda e: e.part == "gradients" and e.block in kept),
+        "unwanted_graph": held(lambda e: e.block in graphs),
+    }
 
 
-def cures_of(run: Run, growing: tuple[Growing, ...] = ()) -> tuple[Change, ...]:
+def cures_of(
+    held: dict[str, int], peak_bytes: int, growing: Sequence[Growing]
+) -> tuple[Change, ...]:
     """What a run points to, without a number: its leaks, then changes that are about bytes at its peak, most first."""
     leaks = [
         Change(
@@ -190,9 +164,9 @@ def cures_of(run: Run, growing: tuple[Growing, ...] = ()) -> tuple[Change, ...]:
         )
         for line in growing[:1]
     ]
-    touched = [(change, getattr(run, change.touches)) for change in CHANGES if change.touches]
-    touched.sort(key=lambda pair: (not pair[0].comes_first, -pair[1]))
-    return (*leaks, *(c for c, size in touched if SHARE_SHOWN * size > run.live.num_bytes))
+    about = [change for change in CHANGES if SHARE_SHOWN * held.get(change.touches, 0) > peak_bytes]
+    about.sort(key=lambda change: (not change.comes_first, -held[change.touches]))
+    return (*leaks, *about)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,9 +232,8 @@ class Diagnosis(Printable):
             asked = f"{format_bytes(failure.requested_bytes)} asked by {failure.where or 'a line not recorded'}"
             lines.append(f"Failed: {asked}. {failure.message}")
         if self.peak_reserved_bytes != result.peak_reserved_bytes:
-            lines.append(
-                f"With room enough it would reserve {format_bytes(self.peak_reserved_bytes)}."
-            )
+            wanted = format_bytes(self.peak_reserved_bytes)
+            lines.append(f"With room enough it would reserve {wanted}.")
         return "\n".join(lines)
 
     def _parts(self) -> str:
@@ -283,9 +256,8 @@ def changes_in_words(changes: tuple[Effect, ...]) -> str:
     if not changes:
         return "Of what was tried, nothing saves a byte."
     rows = [["what would help most", "saves", "reserved then", "known by"]]
-    rows += [
-        [c.name, format_bytes(c.saved_bytes), format_bytes(c.after_bytes), c.how] for c in changes
-    ]
+    for c in changes:
+        rows.append([c.name, format_bytes(c.saved_bytes), format_bytes(c.after_bytes), c.how])
     return on_page(aligned_table(rows), *(f"{c.name}: {c.why}" for c in changes), between="\n")
 
 
@@ -329,7 +301,7 @@ def diagnose_memory(
     live = events.live_at(base.peak_event)
     has_failed = result.failure is not None or bool(recorded and recorded.failed)
     has_phases = any(event.part for event in events)
-    run = Run(events=events, live=live, has_failed=has_failed, has_phases=has_phases)
+    held = held_at_peak(events, live, has_failed, has_phases)
     growing = growing_lines(events, max(live.num_bytes // SHARE_SHOWN, 1))
     headline = result.peak_reserved_bytes if result.failure is None else base.peak_reserved_bytes
     parts = {part: born.num_bytes for part, born in live.by(lambda event: event.part).items()}
@@ -341,7 +313,7 @@ def diagnose_memory(
         lines=lines_of(live, events)[:NUM_LINES],
         changes=without_holes(base, headline),
         # a forward that died half-way grows too
-        cures=cures_of(run, () if has_failed and not has_phases else growing),
+        cures=cures_of(held, live.num_bytes, () if has_failed and not has_phases else growing),
         peak_reserved_bytes=headline,
         growing=growing,
     )

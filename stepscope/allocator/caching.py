@@ -301,18 +301,15 @@ class CachingAllocator:
         if other is None or not other.is_free or other.mapped != block.mapped:
             return
         other.pool.remove(other)
-        del self.blocks[other.address]
-        if other is block.prev:
-            del self.blocks[block.address]
-            block.address, block.prev = other.address, other.prev
-            if block.prev is not None:
-                block.prev.next = block
-            self.blocks[block.address] = block
-        else:
-            block.next = other.next
-            if block.next is not None:
-                block.next.prev = block
-        block.size += other.size
+        first, second = (other, block) if other is block.prev else (block, other)
+        del self.blocks[second.address]
+        block.address, block.size = first.address, first.size + second.size
+        block.prev, block.next = first.prev, second.next
+        self.blocks[block.address] = block
+        if block.prev is not None:
+            block.prev.next = block
+        if block.next is not None:
+            block.next.prev = block
 
     def _add_free(self, block: Block) -> None:
         """Merge a block with its free neighbours and put it into its pool."""

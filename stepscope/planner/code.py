@@ -18,7 +18,7 @@ from memkit.units import as_one_of
 from stepscope.hugging_face import config_of
 from stepscope.optimizers import is_paged
 from stepscope.planner.plan import TrainingPlan, written_by
-from stepscope.setup import Place
+from stepscope.setup import TARGETS, Place
 
 MODELS = ("plain", "transformers")
 """Whose model a text trains: this book's, or one of transformers."""
@@ -29,10 +29,10 @@ BLOCKS = "max((m for m in model.modules() if isinstance(m, torch.nn.ModuleList))
 LEARNING_RATES = {False: 2e-5, True: 2e-4}
 """Of all weights (Llama 2, arXiv:2307.09288), and of adapters (QLoRA up to 13B, arXiv:2305.14314)."""
 
+LLAMA_LAYERS = "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"
 ADAPTED = {
     "gpt2": {"qkv": "c_attn", "output": "attn.c_proj", "up": "c_fc", "down": "mlp.c_proj"},
-    "llama": {name: f"{name[0]}_proj" for name in ("query", "key", "value", "output")}
-    | {name: f"{name}_proj" for name in ("gate", "up", "down")},
+    "llama": dict(zip(TARGETS[1:], LLAMA_LAYERS, strict=True)),
 }
 """What the families of transformers call the layers; its Qwen2 is named as its Llama."""
 
