@@ -108,8 +108,8 @@ def layouts_of(num_cards: int) -> tuple[Layout | None, ...]:
 
 def trained_by(
     job: Job, layout: Layout | None, adapter: AdapterConfig | None, card: Card
-) -> Iterator[tuple[Precision, Stepper, AdapterConfig | None]]:
-    """What is trained, in which precision, and by which optimizer that steps where.
+) -> Iterator[Job]:
+    """The job by what is trained, in which precision, and by which optimizer that steps where.
 
     Adapters are stepped by AdamW after the backward.
     """
@@ -117,11 +117,13 @@ def trained_by(
     steppers = TRIED if layout is None else (FUSED,)
     for stepper, precision in product(steppers if adapter is None else (), PRECISIONS[half]):
         if can_step(precision, stepper, layout):
-            yield precision, stepper, None
+            optimizer, place = stepper
+            yield replace(job, precision=precision, optimizer=optimizer, place=place)
     if layout is None:
         lora = adapter or AdapterConfig(rank=RANK, targets=linear_layers(job.model))
+        frozen = replace(job, precision=BESIDE_ADAPTERS[half], optimizer=FUSED_ADAMW)
         for base in ("as loaded", "nf4"):
-            yield BESIDE_ADAPTERS[half], FUSED, replace(lora, base=base)
+            yield replace(frozen, adapter=replace(lora, base=base))
 
 
 def can_step(precision: Precision, stepper: Stepper, layout: Layout | None) -> bool:
@@ -150,16 +152,14 @@ def ways_of(
     # FSDP has a formula for blocks that are all treated alike
     ways = strategies_of(job.model.num_layers)
     strategies = [way for way in ways if not sharded or (way.group_size == 1 and not way.num_again)]
-    for precision, (optimizer, place), added in trained_by(job, layout, adapter, card):
+    for bare in trained_by(job, layout, adapter, card):
         spreads = [layout]
         if sharded:
-            # FSDP2 casts what it gathers
-            param_dtype = precision.compute_dtype if precision.uses_autocast else None
-            precision = FP32 if param_dtype else precision
-            wide = () if precision.compute_dtype == "float32" and not param_dtype else ("float32",)
-            cast = replace(layout, param_dtype=param_dtype)
-            spreads = [replace(cast, reduce_dtype=dtype) for dtype in (None, *wide)]
-        bare = replace(job, precision=precision, optimizer=optimizer, place=place, adapter=added)
+            inside, cast = bare.precision.compute_dtype, layout
+            if bare.precision.uses_autocast:  # FSDP2 casts what it gathers
+                bare, cast = replace(bare, precision=FP32), replace(layout, param_dtype=inside)
+            reduced = (None,) if inside == "float32" else (None, "float32")
+            spreads = [replace(cast, reduce_dtype=dtype) for dtype in reduced]
         for spread in spreads:
             pieces = (1, PIECES) if spread is None and job.seq_len % PIECES == 0 else (1,)
             cuts = worthy_cuts(bare, spread, num_sequences, card)
