@@ -17,7 +17,7 @@ from memkit.formula.activations import activation_bytes
 from memkit.formula.estimate import second_step
 from memkit.formula.parameters import count_by_kind, count_parameters, parameter_ledger
 from memkit.models import ModelConfig
-from memkit.recipes import Precision
+from memkit.recipes import PURE_BF16, Precision
 from memkit.recomputation import step_flops
 from memkit.setup import TrainingSetup
 from memkit.strategies import FULL, FULL_NO_STOP, NONE, Strategy, groups
@@ -140,14 +140,12 @@ def least_seconds(setup: TrainingSetup, card: Card, dtype: str = "") -> float:
     return batch_plan.least_seconds(setup, card, dtype, num_used)
 
 
-def one_sequence(setup: Job, weight_dtype: str, compute_dtype: str) -> Job:
-    """The job by what one sequence alone depends on, in these dtypes and with nothing run again: a key too."""
+def one_sequence(setup: Job, **others) -> Job:
+    """The job by what one sequence alone depends on, with nothing run again and with ``others``: a key too."""
     how = "attention dropout uses_fused_norm upcasts_logits device"
-    return Job(
-        **chosen(setup, f"model seq_len adapter {how}"),
-        precision=Precision(name="", weight_dtype=weight_dtype, compute_dtype=compute_dtype),
-        loss_pieces=math.gcd(setup.loss_pieces, setup.seq_len),
-    )
+    fields = chosen(setup, f"model seq_len adapter {how}")
+    fields["loss_pieces"] = math.gcd(setup.loss_pieces, setup.seq_len)
+    return Job(**fields | others)
 
 
 def passes_of(setup: Job) -> float:
@@ -157,16 +155,14 @@ def passes_of(setup: Job) -> float:
     compute.
 
     >>> from memkit.models import LLAMA_2_7B
-    >>> from memkit.recipes import PURE_BF16
     >>> from stepscope import AdapterConfig
     >>> setup = Job(model=LLAMA_2_7B, seq_len=2048, precision=PURE_BF16, adapter=AdapterConfig(rank=16))
     >>> [round(passes_of(replace(setup, recomputation=strategy)), 2) for strategy in ("none", "full")]
     [2.09, 2.86]
     """
     strategy, model = setup.recomputation, setup.model
-    one = one_sequence(setup, "bfloat16", "bfloat16")
-    if setup.adapter:
-        one = replace(one, adapter=replace(setup.adapter, base="as loaded"))
+    adapter = setup.adapter and replace(setup.adapter, base="as loaded")
+    one = one_sequence(setup, precision=PURE_BF16, device="cpu", adapter=adapter)
     is_plain = strategy.scope == "blocks" and strategy.stops_early and not strategy.saved_ops
     if not is_plain or len(model.blocks_by_kind) > 1:
         return passes_by(one, strategy)
@@ -206,7 +202,9 @@ def kept_bytes(setup: Job, dtype: str | None = None) -> int:
     again keep what they keep under *none*.
     """
     strategy, model, precision = setup.recomputation, setup.model, setup.precision
-    one = one_sequence(setup, dtype or precision.weight_dtype, dtype or precision.compute_dtype)
+    weight_dtype, compute_dtype = precision.weight_dtype, precision.compute_dtype
+    dtypes = {"weight_dtype": dtype or weight_dtype, "compute_dtype": dtype or compute_dtype}
+    one = one_sequence(setup, precision=Precision(name="", **dtypes))
     is_plain = strategy.scope == "blocks" and not strategy.saved_ops and strategy != FULL
     if not is_plain or len(model.blocks_by_kind) > 1:
         return kept_by(one, strategy)
