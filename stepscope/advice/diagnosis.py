@@ -270,11 +270,7 @@ def cures_in_words(cures: tuple[Change, ...]) -> str:
 
 
 def diagnose_memory(
-    source: dict | str | Path | MemoryTimeline,
-    config: AllocatorConfig | None = None,
-    *,
-    device: int | None = None,
-    **card,
+    source: dict | str | Path | MemoryTimeline, *, device: int | None = None, **card
 ) -> Diagnosis:
     """Diagnose a memory snapshot (or its file), of one ``device``, or a traced timeline.
 
@@ -290,11 +286,11 @@ def diagnose_memory(
     ['8-bit AdamW']
     """
     recorded = None if isinstance(source, MemoryTimeline) else read_snapshot(source, device)
-    timeline, own_config = (recorded.timeline, recorded.config) if recorded else (source, None)
-    result = replay_trace(timeline, config or own_config, **card)
+    timeline, config = (recorded.timeline, recorded.config) if recorded else (source, None)
+    result = replay_trace(timeline, config, **card)
     # the events alone: without a card's end and without its workspaces
-    base = replay_trace(timeline, result.allocator.config)
-    if recorded and config is None and not card:
+    base = replay_trace(timeline, config)
+    if recorded and not card:
         # A run that started warm found holes that its events do not show: what it reserved is what the recording says.
         result.timeline = timeline
     events = timeline.events

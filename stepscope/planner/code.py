@@ -52,6 +52,7 @@ class Code:
 
 
 IMPORT = re.compile(r"^from (.+) import (.+)\n", re.MULTILINE)
+"""A line of a choice that imports one name."""
 
 
 def code_of(plan: TrainingPlan, model: str = "plain") -> Code:

@@ -305,9 +305,7 @@ class Transformer(kit.Transformer):
             kit.initialise(module.requires_grad_(False))
 
 
-def job_build(
-    setup: Job, next_batch=None, make_model: Callable[[Job], nn.Module] = Transformer
-) -> Callable:
+def job_build(setup: Job, make_model: Callable[[Job], nn.Module] = Transformer) -> Callable:
     """The ``build`` of a job, for ``trace_memory``, ``trace_script`` and ``measure_memory``: the kit's build, with
     adapters beside frozen weights, experts, and an optimizer that may step in the backward.
 
@@ -322,4 +320,4 @@ def job_build(
     """
     if setup.adapter is not None and setup.adapter.base == "nf4":
         bitsandbytes_layers()  # loaded here: a trace pretends that there is a card
-    return kit.training_build(setup, next_batch, make_model, make_job_optimizer)
+    return kit.training_build(setup, None, make_model, make_job_optimizer)
