@@ -21,7 +21,7 @@ from memkit.recipes import PURE_BF16, Precision
 from memkit.recomputation import step_flops
 from memkit.setup import TrainingSetup
 from memkit.strategies import FULL, FULL_NO_STOP, NONE, Strategy, groups
-from memkit.timeline import Instant, MemoryTimeline
+from memkit.timeline import Instant
 from memkit.units import round_up
 from stepscope.experts import num_experts_of
 from stepscope.formula import host_bytes, job_state_bytes, job_state_ledger
@@ -35,20 +35,20 @@ HOST_BYTES_PER_S = 2 * 8 * 5_600 * 10**6
 """What a desktop's memory moves: two channels of 8 bytes at 5,600 million transfers a second (DDR5-5600)."""
 
 
-@lru_cache(maxsize=8192)
-def second_step_of_rank(setup: TrainingSetup, layout: Layout) -> MemoryTimeline:
-    """``second_step`` of one rank of ``layout``."""
-    return estimate_sharded(as_high(setup), layout).for_step(2)
-
-
 def as_high(setup: TrainingSetup) -> TrainingSetup:
     """The setup with two micro-batches at most: a third is as high as the second."""
     return replace(setup, grad_accum_steps=min(setup.grad_accum_steps, 2))
 
 
+@lru_cache(maxsize=8192)
 def peak_of(setup: TrainingSetup, layout: Layout | None = None) -> Instant:
-    """The highest moment of the second step."""
-    return (second_step_of_rank(setup, layout) if layout else second_step(setup)).peak
+    """The highest moment of the second step, alone or of one rank of ``layout``.
+
+    Remembered for more setups than one job has plans or a slider places.
+    """
+    if layout is None:
+        return second_step(setup).peak
+    return estimate_sharded(as_high(setup), layout).for_step(2).peak
 
 
 def seconds_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -> float:
@@ -306,6 +306,11 @@ class TrainingPlan:
         return self.peak.total_bytes
 
     @cached_property
+    def resting(self) -> Job:
+        """Its setup by what stands between steps."""
+        return at_rest(self.setup)
+
+    @cached_property
     def least_bytes(self) -> int:
         """Bytes that its peak is never below, at next to no cost: what stands when a backward has begun, or ends.
 
@@ -321,7 +326,7 @@ class TrainingPlan:
         kept += tensor_bytes(num_logits, wide) + tensor_bytes(num_logits, compute)
         if layout is not None and layout.is_fully_sharded:
             return kept
-        states = resting_bytes(at_rest(setup))
+        states = resting_bytes(self.resting)
         stands = states["weights"]
         if layout is None or layout.stage == 0:
             stands += states["optimizer_states"]
@@ -369,10 +374,9 @@ class TrainingPlan:
     @cached_property
     def host_bytes(self) -> int:
         """Bytes of the host's memory that offloading takes, for all ranks together."""
-        resting = at_rest(self.setup)
-        if self.layout is None or not self.layout.offloads:
-            return sum(kept_on_host(resting).values()) + paged_bytes(resting)
-        return sum(resting_bytes(resting).values())
+        if self.layout is not None and self.layout.offloads:
+            return sum(resting_bytes(self.resting).values())
+        return sum(kept_on_host(self.resting).values()) + paged_bytes(self.resting)
 
     @property
     def scales_loss(self) -> bool:
