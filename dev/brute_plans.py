@@ -22,9 +22,8 @@ from memkit.strategies import CORE, NONE, Strategy
 from memkit.units import GIB
 from stepscope.experts import PUBLISHED_MODELS
 from stepscope.optimizers import OPTIMIZERS, is_paged
-from stepscope.planner.plan import TrainingPlan, plan_of
+from stepscope.planner.plan import TrainingPlan, passes_of, plan_of
 from stepscope.planner.search import PlansFound, find_plans
-from stepscope.planner.times import passes_of
 from stepscope.planner.ways import PLACES
 from stepscope.setup import BASES, AdapterConfig, Layout, Place, linear_layers
 
@@ -253,7 +252,7 @@ def outcome_of(found: PlansFound, chance: random.Random) -> Outcome:
     for plan in all_of_them:
         if any(other.factor <= plan.factor and other.seconds <= plan.seconds for other in missed):
             continue
-        has_a_chance = plan.may_fit_at_worst if at_worst else plan.may_fit
+        has_a_chance = plan.may_fit(at_worst)
         if not has_a_chance:
             ruled_out.append(plan)
         elif fits(plan, at_worst):

@@ -30,7 +30,6 @@ from memkit import __version__ as __version__
 from memkit import lazy_names
 
 # The kit's formula finds a job by its type, experts and steps by their names: from here on.
-from stepscope import experts, optimizers
-from stepscope.formula import job, pieces
+from stepscope import experts, formula, optimizers
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -16,7 +16,7 @@ from .setup import (
 from .experts import ExpertsConfig as ExpertsConfig
 from .hugging_face import model_of_config as model_of_config
 from .optimizers import OPTIMIZERS as OPTIMIZERS
-from .sharding.step import estimate_sharded as estimate_sharded
+from .sharding import estimate_sharded as estimate_sharded
 from .tool.program_report import report_on as report_on
 from .tool.script import Script as Script
 from .tracing.trace import trace_script as trace_script

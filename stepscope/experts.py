@@ -14,12 +14,12 @@ them; the fullest card decides. A loop over the experts has temporaries of T · 
 What ``torch.sort`` and CUTLASS take for themselves is left out, as in a trace.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from memkit import models as kit
 from memkit.formats.records import tensor_bytes
-from memkit.formula.kernels import Stages, sort_bytes
+from memkit.formula.kernels import sort_bytes
 from memkit.formula.model import Transformer, addition
 from memkit.formula.operations import NEW, SAME, Summed, Tensor, scope
 from memkit.formula.parameters import MLP_PARAMETERS, Parameter, model_axes
@@ -47,9 +47,8 @@ class ExpertsConfig(ModelConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        check_fields(
-            self, "num_experts experts_per_token expert_size", as_whole_number, 1, MAX_SIZE
-        )
+        names = "num_experts experts_per_token expert_size"
+        check_fields(self, names, as_whole_number, 1, MAX_SIZE)
         experts = self.num_experts, self.experts_per_token, self.expert_size
         if self.experts_per_token > self.num_experts or (self.hidden_size | self.expert_size) % 8:
             raise ValueError(
@@ -79,12 +78,8 @@ class ExpertsConfig(ModelConfig):
     @property
     def more_axes(self) -> dict[str, int]:
         """e experts, c of them chosen for a token, g their width."""
-        return {
-            "e": self.num_experts,
-            "c": self.experts_per_token,
-            "g": self.expert_size,
-            "2g": 2 * self.expert_size,
-        }
+        e, c, g = self.num_experts, self.experts_per_token, self.expert_size
+        return {"e": e, "c": c, "g": g, "2g": 2 * g}
 
 
 def num_experts_of(model: ModelConfig) -> int:
@@ -104,11 +99,8 @@ QWEN_3_30B_A3B = experts_config(
     expert_size=768,
 )
 
-PUBLISHED_MODELS: Mapping[str, ModelConfig] = kit.PUBLISHED_MODELS | {
-    QWEN_3_30B_A3B.name: QWEN_3_30B_A3B
-}
+PUBLISHED_MODELS = kit.PUBLISHED_MODELS | {QWEN_3_30B_A3B.name: QWEN_3_30B_A3B}
 """The kit's, and one with experts, by name."""
-
 
 COPIES, ROUTED = "b s c h", "b s c"  # a token's copies, and one number for each of them
 
@@ -119,9 +111,8 @@ class WithExperts(Transformer):
 
     def feed_forward(self, number: int) -> Callable[[Tensor], Tensor]:
         """Experts, where the model has them."""
-        return (
-            self.experts if self.model.mlp_of(number) == EXPERTS else super().feed_forward(number)
-        )
+        has_experts = self.model.mlp_of(number) == EXPERTS
+        return self.experts if has_experts else super().feed_forward(number)
 
     @scope
     def experts(self, n: Tensor) -> Tensor:
@@ -143,14 +134,8 @@ class WithExperts(Transformer):
         # The backward of a quotient makes -g, a / b, a / b² and their product before the gradient of a.
         scratch_bytes, c = 2 * self.rounded(weights.num_bytes), self.model.experts_per_token
         ways = (NEW, Summed(self.along_rows(self.num_tokens, c), is_product=True) if c > 1 else NEW)
-        quotient = op(
-            "div",
-            [weights, total],
-            ROUTED,
-            keeps=[weights, total],
-            ways=ways,
-            scratch_bytes=scratch_bytes,
-        )
+        parts = [weights, total]
+        quotient = op("div", parts, ROUTED, keeps=parts, ways=ways, scratch_bytes=scratch_bytes)
         graph.bind(scores, weights, total)
         return graph.cast(quotient, x.dtype), chosen
 
@@ -158,18 +143,16 @@ class WithExperts(Transformer):
     def weighted_sum(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         """Copies sorted by expert, the experts, and back to the order of the tokens."""
         graph = self.graph
-        by_expert, order = (
-            graph.data(ROUTED, "int64", "order of the copies", "sort") for _ in range(2)
-        )
+        by_expert = graph.data(ROUTED, "int64", "order of the copies", "sort")
+        order = graph.data(ROUTED, "int64", "order of the copies", "sort")
         wide = graph.data(ROUTED, "float32")
         rows = graph.data("e", "float32", kind="histc")
         graph.hold(wide)  # ``histc`` has counted it: the float copy was its argument only
         offsets = graph.data("e", "int32", "last row of each expert", "cumsum")
         self.copy_for_loop(offsets.num_bytes)
         graph.bind(by_expert, order, rows, offsets)
-        y = self.expert_mlp(
-            self.rows(x, graph.data(ROUTED, "int64", "token of each copy"), COPIES), offsets
-        )
+        tokens = graph.data(ROUTED, "int64", "token of each copy")
+        y = self.expert_mlp(self.rows(x, tokens, COPIES), offsets)
         factors = [y, self.rows(weights, order, ROUTED, "weight of each copy")]
         ways = (NEW, Summed(self.along_rows(order.count, self.model.hidden_size), is_product=True))
         y = graph.op("mul", factors, COPIES, keeps=factors, ways=ways)
@@ -192,9 +175,8 @@ class WithExperts(Transformer):
         """The gated MLP, each row by its own expert."""
         both = self.grouped(x, "gate_up", offsets, "b s c 2g", "gate and up")
         gate, up = self.graph.view("chunk", both, ["b s c g"] * 2, (NEW,))
-        inner = self.by_value(
-            "mul", "silu(gate) · up", self.by_value("silu", "silu(gate)", gate), up
-        )
+        opened = self.by_value("silu", "silu(gate)", gate)
+        inner = self.by_value("mul", "silu(gate) · up", opened, up)
         self.graph.bind(gate, inner)
         return self.grouped(inner, "down", offsets, COPIES, "output of each copy")
 
@@ -202,15 +184,10 @@ class WithExperts(Transformer):
         """A product of each row by the matrix of its expert. Autocast does not know it."""
         weight = self.parameters[f"mlp.{name}"]
         x = self.graph.cast(x, weight.dtype)
-        return self.graph.op(
-            "_grouped_mm",
-            [x, weight],
-            axes,
-            name=label,
-            by="grouped product",
-            flops=2 * self.graph.count(ROUTED) * weight.count // self.model.num_experts,
-            keeps=[*([x] if weight.needs_grad else ()), weight, offsets],
-        )
+        flops = 2 * self.graph.count(ROUTED) * weight.count // self.model.num_experts
+        keeps = [*([x] if weight.needs_grad else ()), weight, offsets]
+        how = {"name": label, "by": "grouped product", "keeps": keeps}
+        return self.graph.op("_grouped_mm", [x, weight], axes, flops=flops, **how)
 
     @scope
     def rows(
@@ -219,24 +196,19 @@ class WithExperts(Transformer):
         """x[index]. The backward adds into zeros, for which CUDA sorts the index."""
         num_rows = self.num_tokens if x.count < self.graph.count(axes) else index.count
         copied = [tensor_bytes(self.graph.count(axes), x.dtype)] if is_expanded else []
-        scratch: Stages = [[index.num_bytes] * 4 + copied + [sort_bytes(index.count, num_rows - 1)]]
-        return self.graph.op(
-            "index", [x], axes, name=name, keeps=[index], scratch_bytes=self.highest(scratch)
-        )
+        sorting = sort_bytes(index.count, num_rows - 1)
+        scratch_bytes = self.highest([[index.num_bytes] * 4 + copied + [sorting]])
+        how = {"name": name, "keeps": [index], "scratch_bytes": scratch_bytes}
+        return self.graph.op("index", [x], axes, **how)
 
 
 def experts_parameters(config: ExpertsConfig) -> list[Parameter]:
     """Router and experts, which are no linear layers."""
-    sizes = model_axes(config)
-    return [
-        Parameter(
-            name=f"mlp.{name}",
-            shape=tuple(sizes[axis] for axis in axes.split()),
-            kind="experts",
-            axes=axes,
-        )
-        for name, axes in {"router": "e h", "gate_up": "e 2g h", "down": "e h g"}.items()
-    ]
+    sizes, parameters = model_axes(config), []
+    for name, axes in {"router": "e h", "gate_up": "e 2g h", "down": "e h g"}.items():
+        shape = tuple(sizes[axis] for axis in axes.split())
+        parameters.append(Parameter(name=f"mlp.{name}", shape=shape, kind="experts", axes=axes))
+    return parameters
 
 
 MLP_PARAMETERS[EXPERTS] = experts_parameters

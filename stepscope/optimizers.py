@@ -41,20 +41,18 @@ class Factored(State):
     along: str
 
     def tensors_of(self, shape, moment_dtype):
-        is_matrix = len(shape) > 1
-        if (self.along == "vector") is is_matrix:
+        rows, columns = (*shape[:-1], 1), (*shape[:-2], 1, *shape[-1:])
+        kept = {"rows": rows, "columns": columns} if len(shape) > 1 else {"vector": shape}
+        if self.along not in kept:
             return ()
-        kept = {
-            "vector": shape,
-            "rows": (*shape[:-1], 1),
-            "columns": (*shape[:-2], 1, *shape[-1:]),
-        }[self.along]
-        return ((self.role, kept, self.dtype or moment_dtype),)
+        return ((self.role, kept[self.along], self.dtype or moment_dtype),)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paged(State):
     """A state in unified memory, which the driver moves between host and card; of small tensors it is the card's."""
+
+    is_paged: bool = True
 
     def is_in_host(self, role, count, implementation):
         return count >= MIN_PAGED_VALUES
@@ -126,9 +124,7 @@ class Muon(Optimizer):
 
 def is_paged(record: Optimizer) -> bool:
     """Whether the driver moves its large states between host and card."""
-    return any(
-        isinstance(state, Paged) or getattr(state, "is_paged", False) for state in record.states
-    )
+    return any(getattr(state, "is_paged", False) for state in record.states)
 
 
 def is_quantized(record: Optimizer) -> bool:
@@ -136,23 +132,27 @@ def is_quantized(record: Optimizer) -> bool:
     return any(isinstance(state, Quantized) for state in record.states)
 
 
-UNFUSED_ONLY = ("foreach", "for-loop")
-LIBRARY = {"temporaries": IN_ONE_KERNEL, "has_argument": False}
+def of_library(name: str, made_by: str, *states: State, kind: type = Optimizer) -> Optimizer:
+    """An optimizer that a library steps in one kernel, whatever implementation is named."""
+    how = {"temporaries": IN_ONE_KERNEL, "has_argument": False}
+    return kind(name=name, made_by=made_by, states=states, **how)
+
+
 WIDE = tuple(replace(state, dtype="float32") for state in (FIRST, SECOND))
 PAGED = tuple(Paged(role=state.role, dtype="float32") for state in (FIRST, SECOND))
 ON_HOST_STEP = replace(STEP, on_host="always")
 ABSMAX = {"scale": "absmax", "map_values": 256, "shares_map": True}
+EIGHT_BITS = in_few_bits(FIRST, SECOND, map_values=256)
+FOUR_BITS = in_few_bits(FIRST, SECOND, bits=4, map_values=16, block_size=128)
+FP8 = in_few_bits(FIRST, SECOND, coded="float8_e4m3fn")
+IN_PAGES = in_few_bits(*WIDE, is_paged=True, **ABSMAX)
+FACTORED = {"variance": "vector", "row_var": "rows", "col_var": "columns"}
 
 ADDED = (
     Optimizer(
         name="Adafactor",
         made_by="torch.optim:Adafactor",
-        states=(
-            STEP,
-            Factored(role="variance", along="vector"),
-            Factored(role="row_var", along="rows"),
-            Factored(role="col_var", along="columns"),
-        ),
+        states=(STEP, *(Factored(role=role, along=along) for role, along in FACTORED.items())),
         temporaries={"foreach": TRACE_IT, "for-loop": "factored, one by one"},
     ),
     Optimizer(
@@ -166,46 +166,24 @@ ADDED = (
         states=(MOMENTUM,),
         made_by="torch.optim:Muon",
         has_argument=False,
-        temporaries=dict.fromkeys(UNFUSED_ONLY, TRACE_IT),
+        temporaries={"foreach": TRACE_IT, "for-loop": TRACE_IT},
         rest=kit.OPTIMIZERS["AdamW"],
     ),
-    SharesMaps(
-        name="8-bit AdamW",
-        made_by="bitsandbytes.optim:AdamW8bit",
-        **LIBRARY,
-        states=in_few_bits(*WIDE, **ABSMAX),
+    of_library(
+        "8-bit AdamW",
+        "bitsandbytes.optim:AdamW8bit",
+        *in_few_bits(*WIDE, **ABSMAX),
+        kind=SharesMaps,
     ),
-    Optimizer(
-        name="torchao 8-bit AdamW",
-        made_by="torchao.optim:AdamW8bit",
-        **LIBRARY,
-        states=(ON_HOST_STEP, *in_few_bits(FIRST, SECOND, map_values=256)),
-    ),
-    Optimizer(
-        name="torchao 4-bit AdamW",
-        made_by="torchao.optim:AdamW4bit",
-        **LIBRARY,
-        states=(ON_HOST_STEP, *in_few_bits(FIRST, SECOND, bits=4, map_values=16, block_size=128)),
-    ),
-    Optimizer(
-        name="torchao FP8 AdamW",
-        made_by="torchao.optim:AdamWFp8",
-        **LIBRARY,
-        states=(ON_HOST_STEP, *in_few_bits(FIRST, SECOND, coded="float8_e4m3fn")),
-    ),
-    Optimizer(
-        name="paged AdamW", made_by="bitsandbytes.optim:PagedAdamW32bit", **LIBRARY, states=PAGED
-    ),
-    SharesMaps(
-        name="paged 8-bit AdamW",
-        made_by="bitsandbytes.optim:PagedAdamW8bit",
-        **LIBRARY,
-        states=in_few_bits(*WIDE, is_paged=True, **ABSMAX),
+    of_library("torchao 8-bit AdamW", "torchao.optim:AdamW8bit", ON_HOST_STEP, *EIGHT_BITS),
+    of_library("torchao 4-bit AdamW", "torchao.optim:AdamW4bit", ON_HOST_STEP, *FOUR_BITS),
+    of_library("torchao FP8 AdamW", "torchao.optim:AdamWFp8", ON_HOST_STEP, *FP8),
+    of_library("paged AdamW", "bitsandbytes.optim:PagedAdamW32bit", *PAGED),
+    of_library(
+        "paged 8-bit AdamW", "bitsandbytes.optim:PagedAdamW8bit", *IN_PAGES, kind=SharesMaps
     ),
 )
-OPTIMIZERS: Mapping[str, Optimizer] = kit.OPTIMIZERS | {
-    optimizer.name: optimizer for optimizer in ADDED
-}
+OPTIMIZERS: Mapping[str, Optimizer] = kit.OPTIMIZERS | {each.name: each for each in ADDED}
 """The kit's and these, by name. 8-bit and paged ones are bitsandbytes', torchao's say so."""
 
 
@@ -228,24 +206,25 @@ def _one_at_a_time(new: Temporaries, parameters: Sequence[Parameter]) -> None:
 
 def _adafactor_one_by_one(new: Temporaries, parameters: Sequence[Parameter]) -> None:
     """One tensor at a time; what is made of a matrix stays until the next matrix has its own."""
-    row_mean = column_mean = square = update = None
+    names: dict[str, Block | None] = dict.fromkeys(("row mean", "column mean", "square", "update"))
+
+    def bind(name: str, block: Block) -> None:
+        before, names[name] = names[name], block
+        new.drop(before)
+
     for p in parameters:
         new.drop(reduced(new, p.shape))
         if len(p.shape) > 1:
-            before, row_mean = row_mean, reduced(new, p.shape, -1)
-            new.drop(before)
-            before, column_mean = column_mean, reduced(new, p.shape, -2)
-            new.drop(before)
+            bind("row mean", reduced(new, p.shape, -1))
+            bind("column mean", reduced(new, p.shape, -2))
         else:
-            before, square = square, new.one(p.count)
-            new.drop(before)
+            bind("square", new.one(p.count))
         estimate = new.one(p.count)
         if len(p.shape) > 1:
             new.drop(reduced(new, p.shape[:-1], -1))
-        new.drop(update)
-        update = estimate
+        bind("update", estimate)
         new.drop(reduced(new, p.shape))
-    new.drop(row_mean, column_mean, square, update)
+    new.drop(*names.values())
 
 
 RULES["one at a time"] = _one_at_a_time

@@ -33,13 +33,9 @@ def linear_layers(model: ModelConfig) -> tuple[str, ...]:
     >>> linear_layers(GPT2_SMALL)
     ('qkv', 'output', 'up', 'down')
     """
-    missing = {"query", "key", "value"} if model.fuses_qkv else {"qkv"}
+    attention = ("qkv",) if model.fuses_qkv else ("query", "key", "value")
     mlp = TARGETS[-3:] if model.mlp == "swiglu" else TARGETS[-2:]
-    return tuple(
-        n
-        for n in (*TARGETS[:-3], *(mlp if model.mlp in model.blocks_by_kind else ()))
-        if n not in missing
-    )
+    return (*attention, "output", *(mlp if model.mlp in model.blocks_by_kind else ()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,20 +141,13 @@ class Layout:
         for name in ("param_dtype", "reduce_dtype"):
             if getattr(self, name) is not None:
                 dtype_bits(getattr(self, name), name)
-        chosen = {
-            "num_replicas": self.num_replicas > 1,
-            "param_dtype": self.param_dtype,
-            "reduce_dtype": self.reduce_dtype,
-            "offloads": self.offloads,
-        }
-        wrong = [
-            name for name, is_chosen in chosen.items() if is_chosen and not self.is_fully_sharded
-        ]
-        if wrong:
-            value = getattr(self, wrong[0])
-            raise ValueError(
-                f"{wrong[0]}={value!r} needs fully_shard: stage 2 or 3, not {self.stage}"
-            )
+        defaults = {"num_replicas": 1, "param_dtype": None, "reduce_dtype": None, "offloads": False}
+        for name, default in defaults.items():
+            value = getattr(self, name)
+            if value != default and not self.is_fully_sharded:
+                raise ValueError(
+                    f"{name}={value!r} needs fully_shard: stage 2 or 3, not {self.stage}"
+                )
         if self.is_fully_sharded and self.gradient_as_bucket_view:
             raise ValueError(
                 f"gradient_as_bucket_view=True is DDP's: stage 0 or 1, not {self.stage}"
@@ -215,10 +204,12 @@ class Job(TrainingSetup):
                 f"sets_grads_to_none={self.sets_grads_to_none} keep them; use 1 and True"
             )
         as_whole_number("loss_pieces", self.loss_pieces, 1)
-        layers = linear_layers(self.model)
-        if self.adapter is not None and not set(self.adapter.targets) <= set(layers):
+        if self.adapter is None:
+            return
+        targets, layers = self.adapter.targets, linear_layers(self.model)
+        if not set(targets) <= set(layers):
             raise ValueError(
-                f"adapter targets={self.adapter.targets} are not layers of {self.model.name}: {layers}"
+                f"adapter targets={targets} are not layers of {self.model.name}: {layers}"
             )
 
 

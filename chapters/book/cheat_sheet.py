@@ -17,7 +17,7 @@ from memkit.recomputation import step_flops
 from memkit.setup import TrainingSetup
 from memkit.strategies import FULL, every
 from stepscope.optimizers import OPTIMIZERS
-from stepscope.planner.times import peak_of
+from stepscope.planner.plan import peak_of
 from stepscope.setup import AdapterConfig, Job, Layout, Place, as_job, linear_layers
 
 JOBS = {

@@ -34,7 +34,7 @@ from memkit.units import KIB, MIB
 from stepscope.optimizers import OPTIMIZERS
 from stepscope.program.job import job_build
 from stepscope.setup import Job
-from stepscope.sharding.step import estimate_sharded
+from stepscope.sharding import estimate_sharded
 from stepscope.tracing.trace import trace_script
 
 

@@ -1,9 +1,8 @@
-"""What would lower the peak: changes to a setup with what each saves, and cures that a run points to.
+"""What would lower the peak: a record for each change, and what each saves of a known setup.
 
 A ``Change`` is a record: its name, why it helps, what it makes of a ``TrainingSetup``, and which bytes at a run's peak
 it is about. Bytes are promised for what was computed again: a known setup by the formula (``effects_on_setup``), the
-allocator's options by a replay of the same events, a program by a second trace (``stepscope report``). What a run only
-points to is named without a number: what a changed program would take cannot be read off these events.
+allocator's options by a replay of the same events, a program by a second trace (``stepscope report``).
 """
 
 from collections.abc import Callable, Iterable
@@ -13,51 +12,25 @@ from memkit.formula.estimate import second_step
 from memkit.recipes import PURE_BF16
 from memkit.setup import TrainingSetup
 from memkit.strategies import FULL, NONE
-from memkit.timeline import Events
 from memkit.units import format_bytes
-from stepscope.advice.growing import Growing, held_for_no_backward
-from stepscope.optimizers import MIN_8BIT_VALUES, OPTIMIZERS, is_quantized
-
-SHARE_SHOWN = 100
-"""What is about less than one part in so many of the peak is not worth a line."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """A run's events and the blocks alive at its peak.
-
-    ``has_failed``: it ran out of memory, so that what would have followed is not among the events.
-    ``has_phases``: the program named its phases; those of a recording are inferred, or unknown.
-    """
-
-    events: Events
-    live: Events
-    has_failed: bool = False
-    has_phases: bool = True
-
-    def held(self, part: str, phase: str = "") -> int:
-        """Bytes of the part (made in the phase) that stand at the peak."""
-        return sum(e.num_bytes for e in self.live if e.part == part and phase in ("", e.phase))
-
-    def has_phase(self, phase: str) -> bool:
-        """Whether anything happened in the phase."""
-        return any(event.phase == phase for event in self.events)
+from stepscope.optimizers import OPTIMIZERS, is_quantized
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
     """One thing to change.
 
-    ``to_setup`` gives the changed setup, or ``None`` where nothing changes. ``touches`` gives the bytes at a run's peak
-    that the change is about, 0 where it cannot help; how many of them it saves only a second trace says. Of changes of
-    one ``kind`` only one can be made. ``comes_first``: it mends a fault, so it is named before what only saves more.
-    ``program`` names the change of ``stepscope.tool.changed`` that does it to a running program, where there is one.
+    ``to_setup`` gives the changed setup, the same one where nothing changes. ``touches`` names what of
+    ``held_at_peak`` the change is about: bytes at a run's peak, of which only a second trace says how many it saves. Of
+    changes of one ``kind`` only one can be made. ``comes_first``: it mends a fault, so it is named before what only
+    saves more. ``program`` names the change of ``stepscope.tool.changed`` that does it to a running program, where
+    there is one.
     """
 
     name: str
     why: str
-    to_setup: Callable[[TrainingSetup], TrainingSetup | None] = lambda setup: None
-    touches: Callable[[Run], int] = lambda run: 0
+    to_setup: Callable[[TrainingSetup], TrainingSetup] = lambda setup: setup
+    touches: str = ""
     kind: str = ""
     comes_first: bool = False
     program: str = ""
@@ -99,135 +72,66 @@ def best_of_each_kind(effects: Iterable[Effect], num_effects: int) -> list[Effec
     return list(first.values())[:num_effects]
 
 
-# --- what a change makes of a setup -----------------------------------------------------------------------------------
+def with_optimizer(setup: TrainingSetup, **fields) -> TrainingSetup:
+    """The setup whose optimizer has other ``fields``."""
+    return replace(setup, optimizer=replace(setup.optimizer, **fields))
 
 
-def _with(applies: Callable[[TrainingSetup], bool] | None = None, **fields) -> Callable:
-    """The setup with other ``fields``, where that ``applies`` and changes something."""
-
-    def changed(setup: TrainingSetup) -> TrainingSetup | None:
-        other = replace(setup, **fields)
-        return other if other != setup and (applies is None or applies(setup)) else None
-
-    return changed
-
-
-def _with_optimizer(applies: Callable[[TrainingSetup], bool] | None = None, **fields) -> Callable:
-    """The setup whose optimizer has other ``fields``, where that ``applies``."""
-    return lambda setup: _with(applies, optimizer=replace(setup.optimizer, **fields))(setup)
-
-
-def _half_batch(setup: TrainingSetup) -> TrainingSetup | None:
+def half_batch(setup: TrainingSetup) -> TrainingSetup:
     size, steps = setup.micro_batch_size, setup.grad_accum_steps
-    return (
-        None if size % 2 else replace(setup, micro_batch_size=size // 2, grad_accum_steps=2 * steps)
-    )
+    if size % 2:
+        return setup
+    return replace(setup, micro_batch_size=size // 2, grad_accum_steps=2 * steps)
 
 
-def _keeps_wide_moments(setup: TrainingSetup) -> bool:
+def in_8_bits(setup: TrainingSetup) -> TrainingSetup:
     record = setup.optimizer.record
-    return "exp_avg_sq" in record.roles and not is_quantized(record)
+    if "exp_avg_sq" not in record.roles or is_quantized(record):
+        return setup
+    return with_optimizer(setup, record=OPTIMIZERS["8-bit AdamW"])
 
 
-# --- what a change is about, in a run ---------------------------------------------------------------------------------
+def without_scores(setup: TrainingSetup, **fields) -> TrainingSetup:
+    """Other ``fields`` where the scores of attention are stored."""
+    return replace(setup, **fields) if setup.attention == "stored" else setup
 
 
-def _activations(run: Run) -> int:
-    return run.held("activations") if run.has_phase("backward") else 0
-
-
-def _large_states(run: Run) -> int:
-    """States of tensors that bitsandbytes keeps in 8 bits."""
-    return sum(
-        e.num_bytes
-        for e in run.live
-        if e.part == "optimizer_states" and e.num_bytes >= 4 * MIN_8BIT_VALUES
-    )
-
-
-def _step_scratch(run: Run) -> int:
-    return run.held("temporary", "optimizer")
-
-
-def _kept_gradients(run: Run) -> int:
-    """Gradients at the peak that nothing frees, so that they stand through the next forward too."""
-    kept = run.events.unfreed()
-    return sum(e.num_bytes for e in run.live if e.part == "gradients" and e.block in kept)
-
-
-def _unwanted_graph(run: Run) -> int:
-    """Where the run shows that no backward follows its forwards, never where it only lacks one.
-
-    A run that failed may have died before its first backward. A recording without phases must have let a graph go
-    at least twice without a line of autograd's.
-    """
-    trains = (
-        run.has_phase("backward")
-        or run.has_phase("optimizer")
-        or any("backward" in e.where for e in run.events)
-    )
-    if run.has_failed or trains:
-        return 0
-    graphs = held_for_no_backward(run.events, 1 if run.has_phases else 2)
-    return sum(event.num_bytes for event in run.live if event.block in graphs)
-
-
-FULL_RECOMPUTATION = Change(
-    name="full recomputation, which runs each forward twice",
-    kind="recomputation",
-    touches=_activations,
-    to_setup=_with(recomputation=FULL),
-    why="a block keeps only its input and is run again; it then holds all of its own, so at least this much stays",
-    program="checkpointed",
+SET_TO_NONE = Change(
+    name="zero_grad(set_to_none=True)",
+    touches="kept_gradients",
+    program="set_to_none",
+    comes_first=True,
+    to_setup=lambda setup: replace(setup, sets_grads_to_none=True),
+    why="gradients go after the optimizer's step instead of standing through the next forward",
+)
+NO_GRAD = Change(
+    name="torch.no_grad() around the forward",
+    touches="unwanted_graph",
+    program="no_grad",
+    comes_first=True,
+    why="no backward follows, so nothing of the forward need be kept for one",
 )
 HALF_BATCH = Change(
     name="half the micro-batch, accumulated twice",
-    to_setup=_half_batch,
-    touches=_activations,
-    why="every activation is half as large, and scratch is smaller by an unknown share; gradients and states stay",
+    to_setup=half_batch,
+    touches="activations",
     program="half_batch",
+    why="every activation is half as large, and scratch is smaller by an unknown share; gradients and states stay",
 )
 EIGHT_BIT = Change(
     name="8-bit AdamW",
     program="eight_bit",
-    touches=_large_states,
-    to_setup=_with_optimizer(_keeps_wide_moments, record=OPTIMIZERS["8-bit AdamW"]),
+    touches="large_states",
+    to_setup=in_8_bits,
     why="a quarter of the bytes of 32-bit states, half of those of 16-bit ones",
 )
 FOR_LOOP = Change(
     name="optimizer step for-loop, one tensor at a time (foreach=False)",
     program="for_loop",
     kind="optimizer step",
-    to_setup=_with_optimizer(implementation="for-loop"),
-    touches=_step_scratch,
+    to_setup=lambda setup: with_optimizer(setup, implementation="for-loop"),
+    touches="step_scratch",
     why="the optimizer's scratch for one parameter at a time, not for all at once",
-)
-FUSED = Change(
-    name="optimizer step fused, in one kernel (fused=True)",
-    program="fused",
-    kind="optimizer step",
-    to_setup=_with_optimizer(implementation="fused"),
-    touches=_step_scratch,
-    why="one kernel updates a parameter without any scratch",
-)
-SET_TO_NONE = Change(
-    name="zero_grad(set_to_none=True)",
-    touches=_kept_gradients,
-    program="set_to_none",
-    comes_first=True,
-    to_setup=_with(sets_grads_to_none=True),
-    why="gradients go after the optimizer's step instead of standing through the next forward",
-)
-NO_GRAD = Change(
-    name="torch.no_grad() around the forward",
-    touches=_unwanted_graph,
-    program="no_grad",
-    comes_first=True,
-    why="no backward follows, so nothing of the forward need be kept for one",
-)
-EXPANDABLE_SEGMENTS = Change(
-    name="PYTORCH_ALLOC_CONF=expandable_segments:True",
-    why="the same requests, but segments that grow leave no holes between them",
 )
 CHANGES = (
     SET_TO_NONE,
@@ -235,47 +139,49 @@ CHANGES = (
     Change(
         name="flash attention",
         why="the scores of all heads are never stored",
-        to_setup=_with(lambda setup: setup.attention == "stored", attention="flash"),
+        to_setup=lambda setup: without_scores(setup, attention="flash"),
     ),
-    FULL_RECOMPUTATION,
+    Change(
+        name="full recomputation, which runs each forward twice",
+        kind="recomputation",
+        touches="activations",
+        to_setup=lambda setup: replace(setup, recomputation=FULL),
+        why="a block keeps only its input and is run again; it then holds all of its own, so at least this much stays",
+        program="checkpointed",
+    ),
     Change(
         name="selective recomputation",
         kind="recomputation",
         why="only the attention core is run again",
-        to_setup=_with(
-            lambda setup: setup.recomputation == NONE and setup.attention == "stored",
-            recomputation="selective",
+        to_setup=lambda setup: (
+            without_scores(setup, recomputation="selective")
+            if setup.recomputation == NONE
+            else setup
         ),
     ),
     HALF_BATCH,
     Change(
         name="pure bf16, which rounds every update",
         why="two bytes for each number",
-        to_setup=_with(precision=PURE_BF16),
+        to_setup=lambda setup: replace(setup, precision=PURE_BF16),
     ),
     EIGHT_BIT,
     FOR_LOOP,
-    FUSED,
+    Change(
+        name="optimizer step fused, in one kernel (fused=True)",
+        program="fused",
+        kind="optimizer step",
+        to_setup=lambda setup: with_optimizer(setup, implementation="fused"),
+        touches="step_scratch",
+        why="one kernel updates a parameter without any scratch",
+    ),
 )
-"""Every change the book knows that can be named without seeing a run; the allocator's option is not among them."""
+"""Every change the book knows that can be named without seeing a run."""
 
-
-def cures_of(run: Run, growing: tuple[Growing, ...] = ()) -> tuple[Change, ...]:
-    """What a run points to, without a number: its leaks, then changes that are about bytes at its peak, most first."""
-    leaks = tuple(
-        Change(
-            name=f"let go of what {line.where} leaves behind",
-            comes_first=True,
-            why=f"it holds more after each {line.span}; {format_bytes(line.num_bytes)} stand at the end",
-        )
-        for line in growing[:1]
-    )
-    touched = {change: change.touches(run) for change in CHANGES}
-    order = sorted(CHANGES, key=lambda change: (not change.comes_first, -touched[change]))
-    return (
-        *leaks,
-        *(change for change in order if SHARE_SHOWN * touched[change] > run.live.num_bytes),
-    )
+EXPANDABLE_SEGMENTS = Change(
+    name="PYTORCH_ALLOC_CONF=expandable_segments:True",
+    why="the same requests, but segments that grow leave no holes between them",
+)
 
 
 def effects_on_setup(setup: TrainingSetup) -> list[Effect]:
@@ -283,8 +189,7 @@ def effects_on_setup(setup: TrainingSetup) -> list[Effect]:
     before, effects = second_step(setup).peak_bytes, []
     for change in CHANGES:
         try:
-            changed = change.to_setup(setup)
-            after = before if changed is None else second_step(changed).peak_bytes
+            after = second_step(change.to_setup(setup)).peak_bytes
         except ValueError:  # no such implementation, gradients that are freed at once, no formula
             continue
         effects.append(Effect(change=change, before_bytes=before, after_bytes=after, how="formula"))
@@ -299,9 +204,8 @@ def advice_in_words(setup: TrainingSetup) -> tuple[str, str]:
     ]
     larger = replace(setup, micro_batch_size=setup.micro_batch_size + 1)
     added = second_step(larger).peak_bytes - second_step(setup).peak_bytes
+    most = f"What would help most: {'; '.join(helps)}."
     return (
-        f"What would help most: {'; '.join(helps)}."
-        if helps
-        else "No change offered here lowers the peak.",
+        most if helps else "No change offered here lowers the peak.",
         f"One more sequence in the micro-batch would add {format_bytes(added)}.",
     )

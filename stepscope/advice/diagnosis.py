@@ -2,22 +2,171 @@
 
 It says what is held, by which line and since when, what grows, and what would cure it. A number stands beside a cure
 only where the same events were replayed by other options of the allocator: what a changed program takes is known when
-it is traced again, as ``stepscope report`` does. A recording has no program, and names no parts.
+it is traced again, as ``stepscope report`` does; it cannot be read off these events. A recording has no program, and
+names no parts.
 """
 
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 
-from memkit.timeline import PARTS, Events, MemoryTimeline
+from memkit.timeline import PARTS, Event, Events, MemoryTimeline
 from memkit.units import Printable, aligned_table, format_bytes, on_page
-from stepscope.advice.changes import EXPANDABLE_SEGMENTS, SHARE_SHOWN, Change, Effect, Run, cures_of
-from stepscope.advice.growing import BEFORE_THE_STEPS, NUM_SPANS, Growing, growing_lines, line_of
+from stepscope.advice.changes import CHANGES, EXPANDABLE_SEGMENTS, Change, Effect
 from stepscope.allocator.caching import AllocatorConfig
 from stepscope.allocator.replay import Replay, replay_trace
 from stepscope.allocator.snapshots import RecordedRun, read_snapshot
+from stepscope.optimizers import MIN_8BIT_VALUES
 
 NUM_LINES = 8
 NUM_CURES = 4
+
+SHARE_SHOWN = 100
+"""What is about less than one part in so many of the peak is not worth a line."""
+
+NUM_SPANS = 4
+"""A line grows if the least that it holds rises over so many equal spans of the events."""
+
+MIN_BURST = 8
+"""So many blocks freed behind one another are a graph that is let go, not single tensors."""
+
+KEPT_PARTS = ("weights", "gradients", "optimizer_states")
+"""What may stand from step to step."""
+
+BEFORE_THE_STEPS = ("init", "before")
+"""Phases whose blocks no step made."""
+
+
+def line_of(event: Event) -> str:
+    """The line of an event, else its operation, else its size in words."""
+    return event.where or event.op or f"blocks of {format_bytes(abs(event.num_bytes))}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growing:
+    """A line that holds more and more: its least bytes in each span, a step or a quarter, and its bytes at the end."""
+
+    where: str
+    floors: tuple[int, ...]
+    num_bytes: int
+    span: str = "quarter"
+
+    @property
+    def grown_bytes(self) -> int:
+        """How much more it holds in the last span than in the first."""
+        return self.floors[-1] - self.floors[0]
+
+    @property
+    def rises(self) -> bool:
+        """Whether each span holds more than the one before."""
+        first, *rest = self.floors  # the first may be the start, where there is nothing yet
+        return first <= rest[0] and all(before < after for before, after in pairwise(rest))
+
+
+def growing_lines(events: Sequence[Event], least_bytes: int = 1) -> tuple[Growing, ...]:
+    """Lines whose least bytes rise by ``least_bytes`` or more: leaks and caches, the largest first.
+
+    A span is a quarter of the events, and a step where there are only two, three or four, each of which
+    has to leave a block of its own (what a loop's variables hold was made by the last one). Weights
+    and states are there from the first steps on and rise no more; activations and gradients fall to
+    nothing in each step. A forward that fails half-way grows too, and a recording does not tell it
+    from a leak.
+    """
+    spans = [list(step) for _, step in groupby(events, lambda event: event.step)]
+    is_short = 1 < len(spans) <= NUM_SPANS
+    if not is_short:
+        ends = [len(events) * number // NUM_SPANS for number in range(NUM_SPANS + 1)]
+        spans = [events[first:last] for first, last in pairwise(ends)]
+    standing: dict[int, tuple[str, int]] = {}  # line and step of the blocks that stand
+    held, floors = Counter(), []
+    for span in spans:
+        least = Counter(held)
+        for event in span:
+            may_leak = event.part not in KEPT_PARTS and event.phase not in BEFORE_THE_STEPS
+            if event.num_bytes > 0 and may_leak:
+                standing[event.block] = line_of(event), event.step
+                held[line_of(event)] += event.num_bytes
+            elif event.block in standing:
+                where, _ = standing.pop(event.block)
+                held[where] += event.num_bytes
+                least[where] = min(least[where], held[where])
+        floors.append(least)
+    steps_left = Counter(where for where, _ in set(standing.values()))
+    lines = (
+        Growing(
+            where=where,
+            floors=tuple(least[where] for least in floors),
+            num_bytes=num_bytes,
+            span="step" if is_short else "quarter",
+        )
+        for where, num_bytes in held.items()
+        if not is_short or steps_left[where] >= len(spans)
+    )
+    growing = [line for line in lines if line.rises and line.grown_bytes >= least_bytes]
+    return tuple(sorted(growing, key=lambda line: -line.grown_bytes))
+
+
+def held_for_no_backward(events: Sequence[Event], min_times: int = 1) -> set[int]:
+    """Blocks that pile up and are let go together, in a run without a backward: a graph that nobody needed.
+
+    Empty where fewer than ``min_times`` such runs of frees hold half of what the steps had at their peak.
+    """
+    births = [event for event in events if event.num_bytes > 0]
+    born = {event.block for event in births if event.phase not in BEFORE_THE_STEPS}
+    born -= Events(events).unfreed()
+    sizes = (event.num_bytes for event in events if event.block in born)
+    most = max(accumulate(sizes, initial=0))
+    runs = (list(run) for is_free, run in groupby(events, lambda e: e.num_bytes < 0) if is_free)
+    graphs = [[e for e in run if e.block in born] for run in runs if len(run) >= MIN_BURST]
+    num_large = sum(-2 * sum(event.num_bytes for event in graph) > most for graph in graphs)
+    return {event.block for graph in graphs for event in graph} if num_large >= min_times else set()
+
+
+def held_at_peak(
+    events: Events, live: Events, has_failed: bool, has_phases: bool
+) -> dict[str, int]:
+    """Bytes of the blocks alive at the peak that a change may be about, by ``Change.touches``.
+
+    A graph is unwanted where the run shows that no backward follows its forwards, never where it only lacks one. A run
+    that failed may have died before its first backward. A recording, whose phases are not named, must have let a graph
+    go at least twice without a line of autograd's.
+    """
+    phases, kept, graphs = {event.phase for event in events}, events.unfreed(), set()
+    trains = phases & {"backward", "optimizer"} or any("backward" in e.where for e in events)
+    if not has_failed and not trains:
+        graphs = held_for_no_backward(events, 1 if has_phases else 2)
+
+    def held(is_meant: Callable[[Event], bool]) -> int:
+        return sum(event.num_bytes for event in live if is_meant(event))
+
+    large = 4 * MIN_8BIT_VALUES  # in float32
+    return {
+        "activations": held(lambda e: e.part == "activations" and "backward" in phases),
+        "large_states": held(lambda e: e.part == "optimizer_states" and e.num_bytes >= large),
+        "step_scratch": held(lambda e: e.part == "temporary" and e.phase == "optimizer"),
+        # they stand through the next forward too
+        "kept_gradients": held(lambda e: e.part == "gradients" and e.block in kept),
+        "unwanted_graph": held(lambda e: e.block in graphs),
+    }
+
+
+def cures_of(
+    held: dict[str, int], peak_bytes: int, growing: Sequence[Growing]
+) -> tuple[Change, ...]:
+    """What a run points to, without a number: its leaks, then changes that are about bytes at its peak, most first."""
+    leaks = [
+        Change(
+            name=f"let go of what {line.where} leaves behind",
+            comes_first=True,
+            why=f"it holds more after each {line.span}; {format_bytes(line.num_bytes)} stand at the end",
+        )
+        for line in growing[:1]
+    ]
+    about = [change for change in CHANGES if SHARE_SHOWN * held.get(change.touches, 0) > peak_bytes]
+    about.sort(key=lambda change: (not change.comes_first, -held[change.touches]))
+    return (*leaks, *about)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,20 +208,17 @@ class Diagnosis(Printable):
     def __str__(self) -> str:
         lines = [("by line", "part", "since", "bytes")]
         lines += [(*line.row[:2], line.since, line.row[3]) for line in self.lines]
-        pages = [
+        cached = self.result.peak_reserved_bytes - self.result.peak_allocated_bytes
+        unseen = max(self.result.peak_allocated_bytes - sum(self.parts.values()), 0)
+        return on_page(
             self._headline(),
             self._parts(),
             aligned_table(lines),
             *growth_in_words(self.growing),
-        ]
-        cached = self.result.peak_reserved_bytes - self.result.peak_allocated_bytes
-        unseen = max(self.result.peak_allocated_bytes - sum(self.parts.values()), 0)
-        pages.append(
             f"In no tensor: {format_bytes(unseen)} in the allocator's rounding and workspaces, "
-            f"{format_bytes(cached)} reserved but not allocated."
-        )
-        return on_page(
-            *pages, cures_in_words(self.cures[:NUM_CURES]), changes_in_words(self.changes)
+            f"{format_bytes(cached)} reserved but not allocated.",
+            cures_in_words(self.cures[:NUM_CURES]),
+            changes_in_words(self.changes),
         )
 
     def _headline(self) -> str:
@@ -86,9 +232,8 @@ class Diagnosis(Printable):
             asked = f"{format_bytes(failure.requested_bytes)} asked by {failure.where or 'a line not recorded'}"
             lines.append(f"Failed: {asked}. {failure.message}")
         if self.peak_reserved_bytes != result.peak_reserved_bytes:
-            lines.append(
-                f"With room enough it would reserve {format_bytes(self.peak_reserved_bytes)}."
-            )
+            wanted = format_bytes(self.peak_reserved_bytes)
+            lines.append(f"With room enough it would reserve {wanted}.")
         return "\n".join(lines)
 
     def _parts(self) -> str:
@@ -111,9 +256,8 @@ def changes_in_words(changes: tuple[Effect, ...]) -> str:
     if not changes:
         return "Of what was tried, nothing saves a byte."
     rows = [["what would help most", "saves", "reserved then", "known by"]]
-    rows += [
-        [c.name, format_bytes(c.saved_bytes), format_bytes(c.after_bytes), c.how] for c in changes
-    ]
+    for c in changes:
+        rows.append([c.name, format_bytes(c.saved_bytes), format_bytes(c.after_bytes), c.how])
     return on_page(aligned_table(rows), *(f"{c.name}: {c.why}" for c in changes), between="\n")
 
 
@@ -126,11 +270,7 @@ def cures_in_words(cures: tuple[Change, ...]) -> str:
 
 
 def diagnose_memory(
-    source: dict | str | Path | MemoryTimeline,
-    config: AllocatorConfig | None = None,
-    *,
-    device: int | None = None,
-    **card,
+    source: dict | str | Path | MemoryTimeline, *, device: int | None = None, **card
 ) -> Diagnosis:
     """Diagnose a memory snapshot (or its file), of one ``device``, or a traced timeline.
 
@@ -145,14 +285,19 @@ def diagnose_memory(
     >>> [cure.name for cure in diagnose_memory(trace).cures]
     ['8-bit AdamW']
     """
-    result, recorded = played(source, config, device, **card)
-    timeline, events = result.timeline, result.timeline.events
+    recorded = None if isinstance(source, MemoryTimeline) else read_snapshot(source, device)
+    timeline, config = (recorded.timeline, recorded.config) if recorded else (source, None)
+    result = replay_trace(timeline, config, **card)
     # the events alone: without a card's end and without its workspaces
-    base = replay_trace(timeline, result.config)
+    base = replay_trace(timeline, config)
+    if recorded and not card:
+        # A run that started warm found holes that its events do not show: what it reserved is what the recording says.
+        result.timeline = timeline
+    events = timeline.events
     live = events.live_at(base.peak_event)
     has_failed = result.failure is not None or bool(recorded and recorded.failed)
     has_phases = any(event.part for event in events)
-    run = Run(events=events, live=live, has_failed=has_failed, has_phases=has_phases)
+    held = held_at_peak(events, live, has_failed, has_phases)
     growing = growing_lines(events, max(live.num_bytes // SHARE_SHOWN, 1))
     headline = result.peak_reserved_bytes if result.failure is None else base.peak_reserved_bytes
     parts = {part: born.num_bytes for part, born in live.by(lambda event: event.part).items()}
@@ -162,74 +307,47 @@ def diagnose_memory(
         moment=events.moment(base.peak_event),
         parts={part: parts[part] for part in (*PARTS, None) if part in parts},
         lines=lines_of(live, events)[:NUM_LINES],
-        changes=without_holes(timeline, result.config, headline, base.peak_reserved_bytes),
+        changes=without_holes(base, headline),
         # a forward that died half-way grows too
-        cures=cures_of(run, () if has_failed and not has_phases else growing),
+        cures=cures_of(held, live.num_bytes, () if has_failed and not has_phases else growing),
         peak_reserved_bytes=headline,
         growing=growing,
     )
 
 
-def without_holes(
-    timeline: MemoryTimeline, config: AllocatorConfig, before_bytes: int, replayed_bytes: int
-) -> tuple[Effect, ...]:
+def without_holes(base: Replay, before_bytes: int) -> tuple[Effect, ...]:
     """What segments that grow would save on the very same events, where that is a byte."""
-    if config.expandable_segments:
+    if base.allocator.config.expandable_segments:
         return ()
-    growing = AllocatorConfig(expandable_segments=True)
-    after = before_bytes - replayed_bytes + replay_trace(timeline, growing).peak_reserved_bytes
-    effect = Effect(
-        change=EXPANDABLE_SEGMENTS, before_bytes=before_bytes, after_bytes=after, how="replay"
-    )
+    growing = replay_trace(base.timeline, AllocatorConfig(expandable_segments=True))
+    after_bytes = before_bytes - base.peak_reserved_bytes + growing.peak_reserved_bytes
+    sizes = {"before_bytes": before_bytes, "after_bytes": after_bytes}
+    effect = Effect(change=EXPANDABLE_SEGMENTS, **sizes, how="replay")
     return (effect,) if effect.saved_bytes > 0 else ()
-
-
-def played(
-    source: dict | str | Path | MemoryTimeline,
-    config: AllocatorConfig | None,
-    device: int | None,
-    **card,
-) -> tuple[Replay, RecordedRun | None]:
-    """A run's events played through the allocator from an empty card; and the recording, if it is one.
-
-    A recorded run that started warm found holes that its events do not show, so what the card reserved is what the
-    recording says, unless other rules than the card's are asked about.
-    """
-    if isinstance(source, MemoryTimeline):
-        return replay_trace(source, config, **card), None
-    run = read_snapshot(source, device)
-    result = replay_trace(run.timeline, config or run.config, **card)
-    if config is not None or card:
-        return result, run
-    return replace(result, timeline=run.timeline), run
 
 
 def growth_in_words(growing: tuple[Growing, ...]) -> tuple[str, ...]:
     """A table of what grows, and what it means."""
     if not growing:
         return ()
-    spans = len(growing[0].floors)
-    name = growing[0].span
-    meaning = (
-        "What is kept from step to step is a leak. These lines made it; look for what still holds it, such as a list "
-        "of losses that were not detached."
-        if spans == NUM_SPANS
-        else "So few steps do not tell a leak from what is fetched ahead once: four do."
-    )
-    rows = [
-        ["what grows: the least it holds in", *(f"{name} {number + 1}" for number in range(spans))]
-    ]
+    num_spans, name = len(growing[0].floors), growing[0].span
+    spans = [f"{name} {number + 1}" for number in range(num_spans)]
+    rows = [["what grows: the least it holds in", *spans]]
     rows += [[line.where, *map(format_bytes, line.floors)] for line in growing[:NUM_LINES]]
+    meaning = "So few steps do not tell a leak from what is fetched ahead once: four do."
+    if num_spans == NUM_SPANS:
+        meaning = (
+            "What is kept from step to step is a leak. These lines made it; look for what still holds it, such as a "
+            "list of losses that were not detached."
+        )
     return aligned_table(rows), meaning
 
 
 def lines_of(births: Events, events: Events) -> tuple[Line, ...]:
     """The blocks by line and part, the line with most bytes first, each since its oldest block was made."""
-    first = {
-        event.block: number
-        for number, event in reversed([*enumerate(events)])
-        if event.num_bytes > 0
-    }
+    first: dict[object, int] = {}
+    for number, event in enumerate(events):
+        first.setdefault(event.block, number)  # its birth
     lines = []
     for (where, part), own in births.by(lambda event: (line_of(event), event.part)).items():
         oldest = min(first[event.block] for event in own)

@@ -16,7 +16,7 @@ from stepscope.allocator.caching import AllocatorConfig
 from stepscope.allocator.replay import replay_trace
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class LeftOut:
     """Bytes that stand on the card beside the tensors: at least, expected, at most, and why."""
 
@@ -25,6 +25,10 @@ class LeftOut:
     expected_bytes: int
     high_bytes: int
     reason: str
+
+    @property
+    def range_bytes(self) -> tuple[int, int, int]:
+        return self.low_bytes, self.expected_bytes, self.high_bytes
 
 
 def replayed_holes(trace: MemoryTimeline) -> tuple[int, int, int]:
@@ -38,28 +42,21 @@ def replayed_holes(trace: MemoryTimeline) -> tuple[int, int, int]:
 def left_out_of(trace: MemoryTimeline) -> tuple[LeftOut, ...]:
     """What the traced bytes leave out on any card of the table."""
     spaces = sorted(training_workspace_bytes(card.compute_capability) for card in CARDS.values())
-    holes = replayed_holes(trace)
     return (
         LeftOut(
-            name="CUDA context",
-            low_bytes=CONTEXT_BYTES // 2,
-            expected_bytes=CONTEXT_BYTES,
-            high_bytes=2 * CONTEXT_BYTES,
-            reason="kernels and tables the driver loads for a process; grows with driver, card and libraries loaded",
+            "CUDA context",
+            *(CONTEXT_BYTES // 2, CONTEXT_BYTES, 2 * CONTEXT_BYTES),
+            "kernels and tables the driver loads for a process; grows with driver, card and libraries loaded",
         ),
         LeftOut(
-            name="library workspaces",
-            low_bytes=spaces[0],
-            expected_bytes=spaces[len(spaces) // 2],
-            high_bytes=spaces[-1],
-            reason="cuBLAS keeps one for the forward's and one for the backward's thread; cuDNN may want more",
+            "library workspaces",
+            *(spaces[0], spaces[len(spaces) // 2], spaces[-1]),
+            "cuBLAS keeps one for the forward's and one for the backward's thread; cuDNN may want more",
         ),
         LeftOut(
-            name="cached, not allocated",
-            low_bytes=holes[0],
-            expected_bytes=holes[1],
-            high_bytes=holes[2],
-            reason="expandable segments; default segments; the largest share of the recorded runs held here",
+            "cached, not allocated",
+            *replayed_holes(trace),
+            "expandable segments; default segments; the largest share of the recorded runs held here",
         ),
     )
 
@@ -76,17 +73,12 @@ def fits_of(left_out: tuple[LeftOut, ...], allocated_bytes: int) -> tuple[Fit, .
         raise ValueError(
             "left_out=() has no holes of the allocator: left_out_of(trace) gives them, at its end"
         )
-    cached = left_out[-1]
-    holes = cached.low_bytes, cached.expected_bytes, cached.high_bytes
-    return tuple(
-        fit_on(card, allocated_bytes, holes) for card in CARDS.values() if card.vendor == "NVIDIA"
-    )
+    cards = (card for card in CARDS.values() if card.vendor == "NVIDIA")
+    return tuple(fit_on(card, allocated_bytes, left_out[-1].range_bytes) for card in cards)
 
 
 def left_out_in_words(items: tuple[LeftOut, ...]) -> str:
     """The ranges as a table, and a line with each reason."""
     rows = [["what the number leaves out", "low", "expected", "high"]]
-    rows += [
-        [i.name, *map(format_bytes, (i.low_bytes, i.expected_bytes, i.high_bytes))] for i in items
-    ]
+    rows += [[item.name, *map(format_bytes, item.range_bytes)] for item in items]
     return "\n".join([aligned_table(rows), *(f"{item.name}: {item.reason}" for item in items)])

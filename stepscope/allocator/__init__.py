@@ -11,15 +11,7 @@ Reading order:
 - ``film``: the allocator step by step, in words and rows, and a few short stories worth watching
 """
 
-from .caching import AllocatorConfig, CachingAllocator, Driver, OutOfMemory
-from .film import (
-    STORIES,
-    AllocatorState,
-    Film,
-    growing_story,
-    holes_story,
-    rounding_story,
-    step_story,
-)
-from .replay import Failure, Player, Replay, replay_trace
-from .snapshots import RecordedRun, predicted_snapshot, read_snapshot, write_snapshot
+from .caching import AllocatorConfig, CachingAllocator, Driver
+from .film import Film, holes_story
+from .replay import replay_trace
+from .snapshots import predicted_snapshot, read_snapshot, write_snapshot

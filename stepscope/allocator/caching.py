@@ -131,187 +131,29 @@ class Block:
         """As a memory snapshot spells it."""
         return "active_allocated" if self.allocated else "inactive"
 
+    @property
+    def growable_size(self) -> int:
+        """Its bytes and the unmapped addresses right behind it, as the best fit counts them."""
+        grows = self.next is not None and not self.next.mapped
+        return self.size + (self.next.size if grows else 0)
+
 
 class Pool:
-    """The free blocks of one pool, sorted by (size, address); the unmapped ones by address."""
+    """The free blocks of one pool that have memory behind them, sorted by (size, address)."""
 
     def __init__(self, is_small: bool):
         self.is_small = is_small
         # an expandable segment's
         self.page_bytes = SMALL_SEGMENT_BYTES if is_small else LARGE_SEGMENT_BYTES
         self.free: list[tuple[int, int]] = []
-        self.unmapped: list[int] = []
 
     def add(self, block: Block) -> None:
         if block.mapped:
             insort(self.free, (block.size, block.address))
-        else:
-            insort(self.unmapped, block.address)
 
     def remove(self, block: Block) -> None:
         if block.mapped:
             del self.free[bisect_left(self.free, (block.size, block.address))]
-        else:
-            del self.unmapped[bisect_left(self.unmapped, block.address)]
-
-
-class Heap:
-    """All blocks of one card, with the counters and the trace that every rule keeps up to date."""
-
-    def __init__(self, config: AllocatorConfig, driver: Driver):
-        self.config, self.driver = config, driver
-        self.small, self.large = Pool(is_small=True), Pool(is_small=False)
-        self.blocks: dict[int, Block] = {}  # by address
-        self.current = dict.fromkeys(("allocated", "active", "requested", "reserved"), 0)
-        self.peak = dict(self.current)
-        counted = ("num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free")
-        self.counts = dict.fromkeys(counted, 0)
-        self.trace: list[Entry] = []
-
-    def record(self, action: str, address: int, size: int) -> None:
-        self.trace.append(Entry(action, address, size))
-
-    def count(self, name: str, amount: int) -> None:
-        self.current[name] += amount
-        self.peak[name] = max(self.peak[name], self.current[name])
-
-    def reserve(self, action: str, block: Block, num_bytes: int) -> None:
-        """Count and record memory that came from the driver (> 0) or went back to it (< 0)."""
-        self.count("reserved", num_bytes)
-        self.counts["num_device_alloc" if num_bytes > 0 else "num_device_free"] += 1
-        self.record(action, block.address, abs(num_bytes))
-
-    def cut(self, block: Block, size: int) -> Block:
-        """Shorten ``block`` to ``size`` and return the rest as a new neighbour, in no pool yet."""
-        rest = Block(block.address + size, block.size - size, block.pool, span=block.span)
-        rest.mapped, rest.prev, rest.next = block.mapped, block, block.next
-        if block.next is not None:
-            block.next.prev = rest
-        block.next, block.size = rest, size
-        self.blocks[rest.address] = rest
-        return rest
-
-    def merge(self, block: Block, other: Block | None) -> None:
-        """Swallow a neighbour if it is free too (``try_merge_blocks``); ``block`` is in no pool meanwhile."""
-        if other is None or not other.is_free or other.mapped != block.mapped:
-            return
-        other.pool.remove(other)
-        del self.blocks[other.address]
-        if other is block.prev:
-            del self.blocks[block.address]
-            block.address, block.prev = other.address, other.prev
-            if block.prev is not None:
-                block.prev.next = block
-            self.blocks[block.address] = block
-        else:
-            block.next = other.next
-            if block.next is not None:
-                block.next.prev = block
-        block.size += other.size
-
-    def add_free(self, block: Block) -> None:
-        """Merge a block with its free neighbours and put it into its pool."""
-        self.merge(block, block.prev)
-        self.merge(block, block.next)
-        block.pool.add(block)
-
-    def release(self, block: Block) -> None:
-        """``cudaFree`` of a whole free segment (``release_block``)."""
-        self.driver.used_bytes -= block.size
-        self.reserve("segment_free", block, -block.size)
-        block.pool.remove(block)
-        del self.blocks[block.address]
-
-    def segments(self) -> list[list[Block]]:
-        """Segments by address, each as the list of its blocks; an expandable one as runs of mapped blocks."""
-        heads = [
-            b for b in self.blocks.values() if b.mapped and (b.prev is None or not b.prev.mapped)
-        ]
-        runs = []
-        for block in sorted(heads, key=lambda head: head.address):
-            run = []
-            while block is not None and block.mapped:
-                run.append(block)
-                block = block.next
-            runs.append(run)
-        return runs
-
-
-def grow(heap: Heap, pool: Pool, size: int) -> Block | None:
-    """A free block of at least ``size``, mapped at the lowest address (``try_allocate_expandable_block``)."""
-    block = _find_room(heap, pool, size)
-    if not block.mapped and not _map(heap, block, min(block.size, size)):
-        return None
-    while block.size < size:
-        following = block.next
-        if not _map(heap, following, min(size - block.size, following.size)):
-            return None
-        block = following  # it swallowed the one before it
-    pool.remove(block)
-    return block
-
-
-def _find_room(heap: Heap, pool: Pool, size: int) -> Block:
-    """A run of free and unmapped blocks with room, else a new run of addresses (``find_expandable_block``)."""
-    for address in pool.unmapped:
-        start = heap.blocks[address]
-        if start.prev is not None and start.prev.is_free:
-            start = start.prev
-        room, block = 0, start
-        while room < size and block is not None and block.is_free:
-            room, block = room + block.size, block.next
-        if room >= size:
-            return start
-    capacity = heap.driver.capacity_bytes or TIB
-    num_bytes = round_up(capacity + capacity // 8, pool.page_bytes)
-    address = heap.driver.reserve(num_bytes)
-    block = Block(address, num_bytes, pool, mapped=False, span=(address, num_bytes))
-    heap.blocks[address] = block
-    pool.add(block)
-    return block
-
-
-def _map(heap: Heap, block: Block, num_bytes: int) -> bool:
-    """Put memory behind the first ``num_bytes`` of an unmapped block, in whole pages (``map_block``)."""
-    num_bytes = min(round_up(num_bytes, block.pool.page_bytes), block.size)
-    if not heap.driver.take(num_bytes):
-        return False
-    block.pool.remove(block)
-    if num_bytes < block.size:
-        block.pool.add(heap.cut(block, num_bytes))
-    block.mapped = True
-    heap.reserve("segment_map", block, num_bytes)
-    heap.add_free(block)
-    return True
-
-
-def unmap(heap: Heap, block: Block) -> None:
-    """Give the whole pages inside a free block back to the driver (``unmap_block``)."""
-    page, start = block.pool.page_bytes, block.span[0]
-    begin = start + round_up(block.address - start, page)
-    end = start + (block.address + block.size - start) // page * page
-    if begin >= end:
-        return
-    pool = block.pool
-    pool.remove(block)
-    if begin > block.address:
-        front, block = block, heap.cut(block, begin - block.address)
-        pool.add(front)
-    if end < block.address + block.size:
-        pool.add(heap.cut(block, end - block.address))
-    block.mapped = False
-    heap.driver.used_bytes -= block.size
-    heap.reserve("segment_unmap", block, -block.size)
-    heap.add_free(block)
-    if not block.is_split:  # nothing of the segment is left: its addresses go back too
-        pool.remove(block)
-        del heap.blocks[block.address]
-
-
-def growable_size(block: Block) -> int:
-    """Bytes of a free block and of the unmapped addresses right behind it, as the best fit counts them."""
-    following = block.next
-    return block.size + (following.size if following is not None and not following.mapped else 0)
 
 
 class OutOfMemory(MemoryError):
@@ -322,25 +164,23 @@ class OutOfMemory(MemoryError):
 
     def __init__(self, allocator: "CachingAllocator", requested_bytes: int, segment_bytes: int):
         self.requested_bytes = requested_bytes
-        self.segment_bytes = segment_bytes
-        self.capacity_bytes = allocator.driver.capacity_bytes
-        self.free_bytes = allocator.driver.free_bytes
-        self.allocated_bytes = allocator.allocated_bytes
-        self.cached_bytes = allocator.reserved_bytes - allocator.allocated_bytes
+        driver, allocated_bytes = allocator.driver, allocator.allocated_bytes
         super().__init__(
             f"CUDA out of memory. Tried to allocate {format_bytes(segment_bytes)}. "
-            f"GPU 0 has a total capacity of {format_bytes(self.capacity_bytes)} "
-            f"of which {format_bytes(self.free_bytes)} is free. Including non-PyTorch memory, this process has "
-            f"{format_bytes(allocator.driver.used_bytes)} memory in use. "
-            f"Of the allocated memory {format_bytes(self.allocated_bytes)} is allocated by PyTorch, and "
-            f"{format_bytes(self.cached_bytes)} is reserved by PyTorch but unallocated. If reserved but "
-            "unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid "
-            "fragmentation."
+            f"GPU 0 has a total capacity of {format_bytes(driver.capacity_bytes)} "
+            f"of which {format_bytes(driver.free_bytes)} is free. Including non-PyTorch memory, this process has "
+            f"{format_bytes(driver.used_bytes)} memory in use. "
+            f"Of the allocated memory {format_bytes(allocated_bytes)} is allocated by PyTorch, and "
+            f"{format_bytes(allocator.reserved_bytes - allocated_bytes)} is reserved by PyTorch but unallocated. "
+            "If reserved but unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to "
+            "avoid fragmentation."
         )
 
 
-class CachingAllocator(Heap):
+class CachingAllocator:
     """One card's caching allocator. Sizes are bytes, addresses integers; ``trace`` lists what a snapshot records.
+
+    ``current`` and ``peak`` have the counters of ``memory_stats`` by name, ``blocks`` all blocks by address.
 
     >>> allocator = CachingAllocator()
     >>> address = allocator.malloc(1_000_000)
@@ -349,7 +189,12 @@ class CachingAllocator(Heap):
     """
 
     def __init__(self, config: AllocatorConfig | None = None, driver: Driver | None = None):
-        super().__init__(config or AllocatorConfig(), driver or Driver())
+        self.config, self.driver = config or AllocatorConfig(), driver or Driver()
+        self.small, self.large = Pool(is_small=True), Pool(is_small=False)
+        self.blocks: dict[int, Block] = {}
+        self.current = dict.fromkeys(("allocated", "active", "requested", "reserved"), 0)
+        self.peak = dict(self.current)
+        self.trace: list[Entry] = []
 
     @property
     def allocated_bytes(self) -> int:
@@ -365,6 +210,16 @@ class CachingAllocator(Heap):
         """``reset_peak_memory_stats``: the peak becomes the present."""
         self.peak.update(self.current)
 
+    def segments(self) -> list[list[Block]]:
+        """Segments by address, each as the list of its blocks; an expandable one as runs of mapped blocks."""
+        runs: list[list[Block]] = []
+        for _, block in sorted(self.blocks.items()):
+            if block.mapped and (block.prev is None or not block.prev.mapped):
+                runs.append([])
+            if block.mapped:
+                runs[-1].append(block)
+        return runs
+
     def malloc(self, num_bytes: int) -> int | None:
         """The address of a block for ``num_bytes``; ``None`` for zero bytes, which need no block (``malloc``).
 
@@ -374,20 +229,17 @@ class CachingAllocator(Heap):
             return None
         size = round_up(num_bytes)
         pool = self.small if size <= SMALL_REQUEST_BYTES else self.large
-        block = self._find_free(pool, size) or self._make_block(pool, size)
+        block = self._find_free(pool, size) or self._new_segment(pool, size)
+        if block is None:  # the driver refused: give the cache back and ask again
+            self.empty_cache()
+            block = self._new_segment(pool, size)
         if block is None:
-            self.counts["num_ooms"] += 1
             self.record("oom", self.driver.free_bytes or 0, size)
             raise OutOfMemory(self, num_bytes, segment_size(size))
         if self._should_split(block, size):
             pool.add(self.cut(block, size))
         block.allocated, block.requested_bytes = True, num_bytes
-        for name, amount in (
-            ("allocated", block.size),
-            ("active", block.size),
-            ("requested", num_bytes),
-        ):
-            self.count(name, amount)
+        self._count_block(block, 1)
         self.record("alloc", block.address, num_bytes)
         return block.address
 
@@ -396,17 +248,11 @@ class CachingAllocator(Heap):
         block = self.blocks.get(address)
         if block is None or not block.allocated:
             raise ValueError(f"address={address} is not the start of an allocated block")
-        block.allocated = False
         self.record("free_requested", address, block.requested_bytes)
         self.record("free_completed", address, block.requested_bytes)
-        for name, amount in (
-            ("allocated", block.size),
-            ("active", block.size),
-            ("requested", block.requested_bytes),
-        ):
-            self.count(name, -amount)
-        block.requested_bytes = 0
-        self.add_free(block)
+        self._count_block(block, -1)
+        block.allocated, block.requested_bytes = False, 0
+        self._add_free(block)
 
     def empty_cache(self) -> None:
         """Give whole free segments and pages back (``release_cached_blocks``)."""
@@ -414,10 +260,69 @@ class CachingAllocator(Heap):
             free = [self.blocks[address] for _, address in pool.free]
             for block in free:
                 if block.span is None and not block.is_split:
-                    self.release(block)
+                    self._release(block)
             for block in free:
                 if block.span is not None:
-                    unmap(self, block)
+                    self._unmap(block)
+
+    # --- counters and the record --------------------------------------------------------------------------------------
+
+    def record(self, action: str, address: int, size: int) -> None:
+        self.trace.append(Entry(action, address, size))
+
+    def count(self, name: str, amount: int) -> None:
+        self.current[name] += amount
+        self.peak[name] = max(self.peak[name], self.current[name])
+
+    def _count_block(self, block: Block, sign: int) -> None:
+        self.count("allocated", sign * block.size)
+        self.count("active", sign * block.size)
+        self.count("requested", sign * block.requested_bytes)
+
+    def _reserve(self, action: str, block: Block, num_bytes: int) -> None:
+        """Count and record memory that came from the driver (> 0) or went back to it (< 0)."""
+        self.count("reserved", num_bytes)
+        self.record(action, block.address, abs(num_bytes))
+
+    # --- blocks and their neighbours ----------------------------------------------------------------------------------
+
+    def cut(self, block: Block, size: int) -> Block:
+        """Shorten ``block`` to ``size`` and return the rest as a new neighbour, in no pool yet."""
+        rest = Block(block.address + size, block.size - size, block.pool, span=block.span)
+        rest.mapped, rest.prev, rest.next = block.mapped, block, block.next
+        if block.next is not None:
+            block.next.prev = rest
+        block.next, block.size = rest, size
+        self.blocks[rest.address] = rest
+        return rest
+
+    def _merge(self, block: Block, other: Block | None) -> None:
+        """Swallow a neighbour if it is free too (``try_merge_blocks``); ``block`` is in no pool meanwhile."""
+        if other is None or not other.is_free or other.mapped != block.mapped:
+            return
+        other.pool.remove(other)
+        first, second = (other, block) if other is block.prev else (block, other)
+        del self.blocks[second.address]
+        block.address, block.size = first.address, first.size + second.size
+        block.prev, block.next = first.prev, second.next
+        self.blocks[block.address] = block
+        if block.prev is not None:
+            block.prev.next = block
+        if block.next is not None:
+            block.next.prev = block
+
+    def _add_free(self, block: Block) -> None:
+        """Merge a block with its free neighbours and put it into its pool."""
+        self._merge(block, block.prev)
+        self._merge(block, block.next)
+        block.pool.add(block)
+
+    def _release(self, block: Block) -> None:
+        """``cudaFree`` of a whole free segment (``release_block``)."""
+        self.driver.used_bytes -= block.size
+        self._reserve("segment_free", block, -block.size)
+        block.pool.remove(block)
+        del self.blocks[block.address]
 
     def _find_free(self, pool: Pool, size: int) -> Block | None:
         """Best fit among the free blocks (``get_free_block``)."""
@@ -426,7 +331,7 @@ class CachingAllocator(Heap):
         block = next(candidates, None)
         if self.config.expandable_segments:
             for following in candidates:  # prefer the one that can grow to the least size
-                if growable_size(following) >= growable_size(block):
+                if following.growable_size >= block.growable_size:
                     break
                 block = following
         if block is not None:
@@ -439,23 +344,80 @@ class CachingAllocator(Heap):
             return block.size - size >= ALLOCATOR_BLOCK_BYTES
         return block.size - size > SMALL_REQUEST_BYTES
 
-    def _make_block(self, pool: Pool, size: int) -> Block | None:
-        """Ask the driver; if it refuses, give the cache back and ask again."""
-        block = self._new_segment(pool, size)
-        if block is None:
-            self.empty_cache()
-            self.counts["num_alloc_retries"] += 1
-            block = self._new_segment(pool, size)
-        return block
-
     def _new_segment(self, pool: Pool, size: int) -> Block | None:
         """One ``cudaMalloc``, or pages mapped into an expandable segment (``alloc_block``)."""
         if self.config.expandable_segments:
-            return grow(self, pool, size)
+            return self._grow(pool, size)
         num_bytes = segment_size(size)
         address = self.driver.malloc(num_bytes)
         if address is None:
             return None
         block = self.blocks[address] = Block(address, num_bytes, pool)
-        self.reserve("segment_alloc", block, num_bytes)
+        self._reserve("segment_alloc", block, num_bytes)
         return block
+
+    # --- expandable segments ------------------------------------------------------------------------------------------
+
+    def _grow(self, pool: Pool, size: int) -> Block | None:
+        """A free block of at least ``size``, mapped at the lowest address (``try_allocate_expandable_block``)."""
+        block = self._find_room(pool, size)
+        if not block.mapped and not self._map(block, min(block.size, size)):
+            return None
+        while block.size < size:
+            following = block.next
+            if not self._map(following, min(size - block.size, following.size)):
+                return None
+            block = following  # it swallowed the one before it
+        pool.remove(block)
+        return block
+
+    def _find_room(self, pool: Pool, size: int) -> Block:
+        """A run of free and unmapped blocks with room, else a new run of addresses (``find_expandable_block``)."""
+        for _, start in sorted(self.blocks.items()):
+            if start.mapped or start.pool is not pool:
+                continue
+            if start.prev is not None and start.prev.is_free:
+                start = start.prev
+            room, block = 0, start
+            while room < size and block is not None and block.is_free:
+                room, block = room + block.size, block.next
+            if room >= size:
+                return start
+        capacity = self.driver.capacity_bytes or TIB
+        num_bytes = round_up(capacity + capacity // 8, pool.page_bytes)
+        address = self.driver.reserve(num_bytes)
+        block = Block(address, num_bytes, pool, mapped=False, span=(address, num_bytes))
+        self.blocks[address] = block
+        return block
+
+    def _map(self, block: Block, num_bytes: int) -> bool:
+        """Put memory behind the first ``num_bytes`` of an unmapped block, in whole pages (``map_block``)."""
+        num_bytes = min(round_up(num_bytes, block.pool.page_bytes), block.size)
+        if not self.driver.take(num_bytes):
+            return False
+        if num_bytes < block.size:
+            self.cut(block, num_bytes)
+        block.mapped = True
+        self._reserve("segment_map", block, num_bytes)
+        self._add_free(block)
+        return True
+
+    def _unmap(self, block: Block) -> None:
+        """Give the whole pages inside a free block back to the driver (``unmap_block``)."""
+        pool, start = block.pool, block.span[0]
+        begin = start + round_up(block.address - start, pool.page_bytes)
+        end = start + (block.address + block.size - start) // pool.page_bytes * pool.page_bytes
+        if begin >= end:
+            return
+        pool.remove(block)
+        if begin > block.address:
+            front, block = block, self.cut(block, begin - block.address)
+            pool.add(front)
+        if end < block.address + block.size:
+            pool.add(self.cut(block, end - block.address))
+        block.mapped = False
+        self.driver.used_bytes -= block.size
+        self._reserve("segment_unmap", block, -block.size)
+        self._add_free(block)
+        if not block.is_split:  # nothing of the segment is left: its addresses go back too
+            del self.blocks[block.address]

@@ -8,7 +8,7 @@ allocated, and its name alone where it is freed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memkit.timeline import Event
 from memkit.units import KIB, MIB, format_bytes
@@ -16,7 +16,7 @@ from stepscope.allocator.caching import AllocatorConfig, Block, CachingAllocator
 from stepscope.allocator.replay import Player
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Piece:
     """A block as it lies in its segment: ``offset`` and ``size`` in bytes, ``rest_bytes`` handed out unasked."""
 
@@ -29,7 +29,7 @@ class Piece:
     is_new: bool  # made by the last event
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Row:
     """A segment, or a run of mapped pages, with its pieces from left to right."""
 
@@ -46,15 +46,28 @@ class AllocatorState:
     index: int
     words: str
     rows: tuple[Row, ...]
-    allocated_bytes: int
-    reserved_bytes: int
-    largest_hole_bytes: int
     failure: str = ""  # what an out-of-memory error would say
 
     @property
+    def reserved_bytes(self) -> int:
+        return sum(row.size for row in self.rows)
+
+    @property
+    def holes(self) -> list[int]:
+        """Sizes of what is free inside segments: cached, for whoever fits."""
+        return [piece.size for row in self.rows for piece in row.pieces if piece.is_free]
+
+    @property
     def hole_bytes(self) -> int:
-        """Free bytes inside segments: cached, for whoever fits."""
-        return self.reserved_bytes - self.allocated_bytes
+        return sum(self.holes)
+
+    @property
+    def largest_hole_bytes(self) -> int:
+        return max(self.holes, default=0)
+
+    @property
+    def allocated_bytes(self) -> int:
+        return self.reserved_bytes - self.hole_bytes
 
 
 class Film:
@@ -91,25 +104,19 @@ class Film:
 
     def _add(self, words: str, new: Event | None = None) -> None:
         """The allocator as it is now, after the event ``new``."""
-        born_at = dict(self.player.live.values())
-        holes = [
-            block.size for block in self.allocator.blocks.values() if block.is_free and block.mapped
-        ]
+        born_at, failure = dict(self.player.live.values()), self.player.failure
         self.states.append(
             AllocatorState(
                 index=len(self.states),
                 words=words,
                 rows=tuple(_row(run, born_at, new) for run in self.allocator.segments()),
-                allocated_bytes=self.allocator.allocated_bytes,
-                reserved_bytes=self.allocator.reserved_bytes,
-                largest_hole_bytes=max(holes, default=0),
-                failure=self.player.failure.message if self.player.failure else "",
+                failure=failure.message if failure else "",
             )
         )
 
     def _words(self, event: Event, start: int) -> str:
         """What an event did, ``start`` being the length of the allocator's trace before it."""
-        name, allocator = event.where or event.op or f"block {event.block}", self.allocator
+        name, allocator = name_of(event), self.allocator
         if event.num_bytes <= 0:
             return f"free {name}, {format_bytes(-event.num_bytes)}"
         wants = f"{name} wants {format_bytes(event.num_bytes)}"
@@ -122,25 +129,20 @@ class Film:
 
 
 def _row(run: list[Block], born_at: dict[int, Event], new: Event | None) -> Row:
-    head = run[0]
-    return Row(
-        size=sum(block.size for block in run),
-        is_small=head.pool.is_small,
-        is_expandable=head.span is not None,
-        pieces=tuple(_piece(block, head.address, born_at.get(block.address), new) for block in run),
-    )
+    head, pieces = run[0], []
+    for block in run:
+        born, rest_bytes, label, part = born_at.get(block.address), 0, "", None
+        if born is not None:
+            rest_bytes, label, part = block.size - block.requested_bytes, name_of(born), born.part
+        is_new, offset = born is not None and born is new, block.address - head.address
+        pieces.append(Piece(offset, block.size, rest_bytes, block.is_free, label, part, is_new))
+    size = sum(block.size for block in run)
+    return Row(size, head.pool.is_small, head.span is not None, tuple(pieces))
 
 
-def _piece(block: Block, start: int, born: Event | None, new: Event | None) -> Piece:
-    return Piece(
-        offset=block.address - start,
-        size=block.size,
-        rest_bytes=block.size - block.requested_bytes if block.allocated else 0,
-        is_free=block.is_free,
-        label="" if born is None else born.where or born.op or str(born.block),
-        part=None if born is None else born.part,
-        is_new=born is not None and born is new,
-    )
+def name_of(event: Event) -> str:
+    """The name of its block."""
+    return event.where or event.op or f"block {event.block}"
 
 
 _VERBS = {
@@ -158,34 +160,23 @@ def events_of(moves: Iterable[Move]) -> list[Event]:
     """The moves as events; a block that is allocated without a part is an activation."""
     events: list[Event] = []
     births: dict[str, Event] = {}
-    num_blocks = 0
-    for move in moves:
+    for number, move in enumerate(moves):
         if isinstance(move, str):
             born = births[move]
-            events.append(Event(born.block, -born.num_bytes, born.part, where=move))
+            events.append(replace(born, num_bytes=-born.num_bytes))
         else:
             name, num_bytes, part = (*move, "activations")[:3]
-            births[name] = Event(num_blocks, num_bytes, part, where=name)
+            births[name] = Event(number, num_bytes, part, where=name)
             events.append(births[name])
-            num_blocks += 1
     return events
 
 
 def rounding_story() -> list[Event]:
     """Sizes: 512 bytes, the two pools, a segment of 20 MiB for 3, and a rest too small to split off."""
-    return events_of(
-        [
-            ("loss", 4, "temporary"),
-            ("bias", 600 * KIB, "weights"),
-            ("norm", 900 * KIB, "weights"),
-            ("w1", 3 * MIB, "weights"),
-            ("w2", 9 * MIB, "weights"),
-            ("embedding", 19 * MIB, "weights"),
-            ("x", 40 * MIB),
-            "x",
-            ("y", 39 * MIB + 512 * KIB),
-        ]
-    )
+    sizes = {"bias": 600 * KIB, "norm": 900 * KIB, "w1": 3 * MIB, "w2": 9 * MIB}
+    weights = [(name, size, "weights") for name, size in sizes.items()]
+    last = [("embedding", 19 * MIB, "weights"), ("x", 40 * MIB), "x", ("y", 39 * MIB + 512 * KIB)]
+    return events_of([("loss", 4, "temporary"), *weights, *last])
 
 
 def holes_story() -> list[Event]:
@@ -210,12 +201,8 @@ def step_story() -> list[Event]:
     for step in range(2):
         moves += [(f"a{i}", sizes[i] * MIB) for i in layers]
         for i in reversed(layers):
-            moves += [
-                (f"da{i}", sizes[i] * MIB, "temporary"),
-                (f"g{i}", 4 * MIB, "gradients"),
-                f"a{i}",
-                f"da{i}",
-            ]
+            moves += [(f"da{i}", sizes[i] * MIB, "temporary"), (f"g{i}", 4 * MIB, "gradients")]
+            moves += [f"a{i}", f"da{i}"]
         if step == 0:
             moves += [(f"m,v {i}", 8 * MIB, "optimizer_states") for i in layers]
         moves += [f"g{i}" for i in reversed(layers)]

@@ -1,7 +1,8 @@
 """Births and frees of named blocks played through the allocator one after the other, and what was found.
 
 Traces, estimates, the events of recordings and chapter 07's films are all played by a ``Player``. It remembers where
-each block lies, sums the blocks by part, and keeps the two totals after every event. A ``Replay`` is what it found.
+each block lies, sums the blocks by part, and keeps the two totals after every event. A ``Replay`` is a player of all
+events of a trace.
 
 ``replay_trace`` goes from what a program asks to what a named card must hold. A trace knows the requests. The
 allocator adds what no tensor shows: rounding, the unsplit rest of a block, the workspaces of cuBLAS, segments that
@@ -14,11 +15,10 @@ from itertools import groupby
 
 from memkit.fit import NEWEST, workspace_bytes
 from memkit.timeline import PARTS, Event, Instant, Levels, MemoryTimeline
-from memkit.units import aligned_table, format_bytes
 from stepscope.allocator.caching import AllocatorConfig, CachingAllocator, Driver, OutOfMemory
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Failure:
     """The allocation that failed: index of its event, its size, and what was said."""
 
@@ -26,53 +26,6 @@ class Failure:
     requested_bytes: int
     where: str
     message: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Replay:
-    """What a replay found. ``allocated`` and ``reserved`` are the bytes after each event that was played.
-
-    ``causes`` has one index per entry of ``allocator.trace``: the event of ``timeline`` that made it happen. Of a
-    recording, ``timeline`` is the recorded one, with the reserved bytes that the card had.
-    """
-
-    timeline: MemoryTimeline
-    config: AllocatorConfig
-    allocator: CachingAllocator
-    allocated: tuple[int, ...]
-    reserved: tuple[int, ...]
-    failure: Failure | None = None
-    causes: tuple[int, ...] = ()
-
-    @property
-    def peak_allocated_bytes(self) -> int:
-        return self.allocator.peak["allocated"]
-
-    @property
-    def peak_reserved_bytes(self) -> int:
-        return self.timeline.reserved_peak_bytes
-
-    @property
-    def peak_event(self) -> int:
-        """Index of the event that brought ``allocated`` to its peak."""
-        return max(range(len(self.allocated)), key=self.allocated.__getitem__)
-
-    @property
-    def fragmentation(self) -> float:
-        """Share of the reserved bytes that no block uses, at the moment when the blocks use most."""
-        if not self.reserved or not self.reserved[self.peak_event]:
-            return 0.0
-        return 1 - self.allocated[self.peak_event] / self.reserved[self.peak_event]
-
-    def __str__(self) -> str:
-        rows = [
-            ["replay", f"of {len(self.allocated):,} events"],
-            ["peak allocated", format_bytes(self.peak_allocated_bytes)],
-            ["peak reserved", format_bytes(self.peak_reserved_bytes)],
-            ["fragmentation at the peak", f"{self.fragmentation:.1%}"],
-            ["failed", "nothing" if self.failure is None else self.failure.message],
-        ]
-        return aligned_table(rows)
 
 
 MATRIX_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm"})
@@ -109,15 +62,11 @@ class Player:
                 self._take_workspace(event)
             elif event.block in self.live:
                 address, born = self.live.pop(event.block)
-                self.parts[self._part_of(born)] -= self.allocator.blocks[address].size
+                self.parts[born.part] -= self.allocator.blocks[address].size
                 self.allocator.free(address)
         except OutOfMemory as error:
-            self.failure = Failure(
-                event=number,
-                requested_bytes=error.requested_bytes,
-                where=event.where or event.op,
-                message=str(error),
-            )
+            where, asked = event.where or event.op, error.requested_bytes
+            self.failure = Failure(number, asked, where, str(error))
         self.causes += [number] * (len(self.allocator.trace) - len(self.causes))
         self.allocated.append(self.allocator.allocated_bytes)
         self.reserved.append(self.allocator.reserved_bytes)
@@ -127,20 +76,57 @@ class Player:
     def _allocate(self, event: Event) -> None:
         address = self.allocator.malloc(event.num_bytes)
         self.live[event.block] = address, event
-        self.parts[self._part_of(event)] += self.allocator.blocks[address].size
-
-    def _part_of(self, event: Event) -> str | None:
-        return event.part if event.part in self.parts else None
+        self.parts[event.part] += self.allocator.blocks[address].size
 
     def _take_workspace(self, event: Event) -> None:
         is_backward = event.phase == "backward"
         calls_cublas = self.workspace_bytes and not MATRIX_PRODUCTS.isdisjoint(event.op.split("."))
         if calls_cublas and is_backward not in self.threads:
             self.threads.add(is_backward)
-            block = "workspace", is_backward
-            self._allocate(
-                replace(event, block=block, num_bytes=self.workspace_bytes, part="temporary")
-            )
+            taken = {"num_bytes": self.workspace_bytes, "part": "temporary"}
+            self._allocate(replace(event, block=("workspace", is_backward), **taken))
+
+
+class Replay(Player):
+    """What a trace's events did to an allocator, up to the first request that found no room.
+
+    ``timeline`` has the trace's instants in bytes of whole blocks. Of a recording it is the recorded one, with the
+    reserved bytes that the card had.
+    """
+
+    def __init__(self, trace: MemoryTimeline, allocator: CachingAllocator, workspace_bytes: int):
+        super().__init__(allocator, workspace_bytes)
+        for event in trace.events:
+            self.play(event)
+            if self.failure is not None:
+                break
+        self.timeline = MemoryTimeline(
+            instants=tuple(_instants(trace, self)),
+            source=trace.source,
+            device="cuda",
+            events=trace.events,
+            reserved_peak_bytes=allocator.peak["reserved"],
+            provenance=trace.provenance,
+        )
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        return self.allocator.peak["allocated"]
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        return self.timeline.reserved_peak_bytes
+
+    @property
+    def peak_event(self) -> int:
+        """Index of the event that brought ``allocated`` to its peak."""
+        return max(range(len(self.allocated)), key=self.allocated.__getitem__)
+
+    @property
+    def fragmentation(self) -> float:
+        """Share of the reserved bytes that no block uses, at the moment when the blocks use most."""
+        reserved = self.reserved[self.peak_event] if self.reserved else 0
+        return 1 - self.allocated[self.peak_event] / reserved if reserved else 0.0
 
 
 def replay_trace(
@@ -171,28 +157,7 @@ def replay_trace(
         raise ValueError(f"this {trace.source} timeline carries no events to replay")
     allocator = CachingAllocator(config, Driver(capacity_bytes, outside_bytes))
     workspace = workspace_bytes(compute_capability, torch_version) if compute_capability else 0
-    player = Player(allocator, workspace)
-    for event in trace.events:
-        player.play(event)
-        if player.failure is not None:
-            break
-    timeline = MemoryTimeline(
-        instants=tuple(_instants(trace, player)),
-        source=trace.source,
-        device="cuda",
-        events=trace.events,
-        reserved_peak_bytes=allocator.peak["reserved"],
-        provenance=trace.provenance,
-    )
-    return Replay(
-        timeline=timeline,
-        config=allocator.config,
-        allocator=allocator,
-        allocated=tuple(player.allocated),
-        reserved=tuple(player.reserved),
-        failure=player.failure,
-        causes=tuple(player.causes),
-    )
+    return Replay(trace, allocator, workspace)
 
 
 def _instants(trace: MemoryTimeline, player: Player) -> Iterator[Instant]:
@@ -200,34 +165,29 @@ def _instants(trace: MemoryTimeline, player: Player) -> Iterator[Instant]:
 
     A phase ends with its last event; what lies between two phases goes to the later one.
     """
-    ends = {
-        (e.phase, e.step, e.micro_batch): position
-        for position, e in enumerate(trace.events, start=1)
-    }
-    failed_at = len(trace.events) if player.failure is None else player.failure.event
+    events, failure = trace.events, player.failure
+    ends = {(e.phase, e.step, e.micro_batch): index for index, e in enumerate(events, start=1)}
+    failed_at = len(events) if failure is None else failure.event
     start = 0
-    for key, like in groupby(
+    for key, alike in groupby(
         trace.instants, key=lambda i: (i.name.removesuffix(" peak"), i.step, i.micro_batch)
     ):
         end = max(start, ends.get(key, start))
         if failed_at < end:
             break
-        for i in like:
+        for i in alike:
             index = player.levels.peak(start, end) if i.name.endswith(" peak") else end - 1
-            yield replace(
-                _instant(i.name, player.levels.at(index)), step=i.step, micro_batch=i.micro_batch
-            )
+            parts = player.levels.at(index)
+            yield _instant(i.name, parts, step=i.step, micro_batch=i.micro_batch)
         start = end
     else:
-        end = len(trace.events)
-    if player.failure is not None:
-        yield _instant(
-            f"out of memory in {trace.events[end - 1].phase or 'the trace'}", player.parts
-        )
+        end = len(events)
+    if failure is not None:
+        yield _instant(f"out of memory in {events[end - 1].phase or 'the trace'}", player.parts)
 
 
-def _instant(name: str, parts: dict[str | None, int]) -> Instant:
+def _instant(name: str, parts: dict[str | None, int], **when: int) -> Instant:
     """An instant of known parts; as soon as some bytes have no part, none of the parts is known for sure."""
     if parts.get(None):
-        return Instant(name=name, total_bytes=sum(parts.values()))
-    return Instant(name=name, **{part: parts[part] for part in PARTS})
+        return Instant(name=name, total_bytes=sum(parts.values()), **when)
+    return Instant(name=name, **{part: parts[part] for part in PARTS}, **when)

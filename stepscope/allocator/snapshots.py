@@ -16,10 +16,9 @@ import io
 import json
 import pickle
 import re
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, count
 from pathlib import Path
 
 from memkit.timeline import Event, Events, Instant, MemoryTimeline
@@ -79,39 +78,29 @@ def run_of(snapshot: dict, device: int | None) -> RecordedRun:
     if not busy:
         raise ValueError("no events in it; torch.cuda.memory._record_memory_history() records them")
     if device is None:
-        failed = [
-            index for index in busy if any(record["action"] == "oom" for record in traces[index])
-        ]
+        failed = [n for n in busy if any(record["action"] == "oom" for record in traces[n])]
         device = max(failed or busy, key=lambda index: len(traces[index]))
     elif device not in busy:
         raise ValueError(
             f"device={device!r} has no events; there are some of {', '.join(map(str, busy))}"
         )
     entries = list(entries_of(traces[device]))
-    segments = [
-        segment for segment in snapshot["segments"] if segment.get("device", device) == device
-    ]
+    segments = [s for s in snapshot["segments"] if s.get("device", device) == device]
     blocks = [block for segment in segments for block in blocks_of(segment)]
-    events = events_of(
-        entries,
-        {
-            whole(block, "address"): whole(block, "requested_size")
-            for block in blocks
-            if block["state"] == "active_allocated"
-        },
-    )
+    used = [block for block in blocks if block["state"] == "active_allocated"]
+    standing = {whole(block, "address"): whole(block, "requested_size") for block in used}
+    events = events_of(entries, standing)
     levels = list(accumulate((event.num_bytes for event in events), initial=0))
     end_bytes = sum(whole(segment, "total_size") for segment in segments)
-    segment_bytes = (
-        size * SEGMENT_SIGNS.get(action, 0) for action, _, size, _ in reversed(entries)
-    )
-    reserved_peak = max(
-        accumulate(segment_bytes, lambda later, came: later - came, initial=end_bytes)
-    )
+    taken = (size * SEGMENT_SIGNS.get(action, 0) for action, _, size, _ in reversed(entries))
+    reserved_peak = max(accumulate(taken, lambda later, came: later - came, initial=end_bytes))
     if max(levels) > reserved_peak or sum(whole(block, "size") for block in blocks) != end_bytes:
         raise ValueError(f"{max(levels)} B are asked for in segments of {reserved_peak} B: {LACKS}")
     num_before = sum(event.phase == "before" for event in events)
     totals = {"start": levels[num_before], "peak": max(levels), "end": levels[-1]}
+    failures = ((size, line) for action, _, size, line in entries if action == "oom")
+    asked = (f"{format_bytes(n)} asked by {line or 'a line not recorded'}" for n, line in failures)
+    settings = snapshot.get("allocator_settings", {})
     return RecordedRun(
         timeline=MemoryTimeline(
             instants=tuple(Instant(name=name, total_bytes=total) for name, total in totals.items()),
@@ -120,21 +109,10 @@ def run_of(snapshot: dict, device: int | None) -> RecordedRun:
             reserved_peak_bytes=reserved_peak,
             provenance={"source": "memory snapshot"},
         ),
-        config=AllocatorConfig(
-            expandable_segments=snapshot.get("allocator_settings", {}).get(
-                "expandable_segments", False
-            )
-        ),
+        config=AllocatorConfig(expandable_segments=settings.get("expandable_segments", False)),
         device=device,
         other_devices=tuple(index for index in busy if index != device),
-        failed=next(
-            (
-                f"{format_bytes(size)} asked by {line or 'a line not recorded'}"
-                for action, _, size, line in entries
-                if action == "oom"
-            ),
-            "",
-        ),
+        failed=next(asked, ""),
     )
 
 
@@ -148,9 +126,8 @@ def blocks_of(segment: dict) -> Iterable[dict]:
         if "address" not in block:
             block = block | {"address": address}
         if "requested_size" not in block:
-            block = block | {
-                "requested_size": (block.get("history") or [{}])[0].get("real_size", block["size"])
-            }
+            first = (block.get("history") or [{}])[0]
+            block = block | {"requested_size": first.get("real_size", block["size"])}
         address = block["address"] + whole(block, "size")
         yield block
 
@@ -161,12 +138,8 @@ def entries_of(trace: Iterable[dict]) -> Iterable[tuple[str, int, int, str]]:
         action = record["action"]
         if action in ("alloc", "free_requested", "oom", *SEGMENT_SIGNS):
             line = line_of(record.get("frames", ())) if action in ("alloc", "oom") else ""
-            yield (
-                action,
-                0 if action == "oom" else whole(record, "addr"),
-                whole(record, "size"),
-                line,
-            )
+            address = 0 if action == "oom" else whole(record, "addr")
+            yield action, address, whole(record, "size"), line
 
 
 def events_of(entries: list[tuple], standing: dict[int, int]) -> Events:
@@ -177,23 +150,23 @@ def events_of(entries: list[tuple], standing: dict[int, int]) -> Events:
     Raises: ValueError: a block is born twice, freed twice, or is not at the end what it was.
     """
     for action, address, size, _ in reversed(entries):
-        is_free = action == "free_requested"
-        if (action == "alloc" and standing.pop(address, None) != size) or (
-            is_free and address in standing
-        ):
+        if action == "alloc":
+            is_known = standing.pop(address, None) == size
+        else:
+            is_known = action != "free_requested" or address not in standing
+        if not is_known:
             raise ValueError(f"{size} B at {address}: {LACKS}")
-        if is_free:
+        if action == "free_requested":
             standing[address] = size
-    live = {
-        address: Event(number, size, phase="before")
-        for number, (address, size) in enumerate(sorted(standing.items()))
-    }
-    events, num_blocks = list(live.values()), len(live)
+    events = [
+        Event(n, standing[address], phase="before") for n, address in enumerate(sorted(standing))
+    ]
+    live = dict(zip(sorted(standing), events, strict=True))
+    num_blocks = count(len(live))
     for action, address, size, line in entries:
         if action == "alloc":
-            live[address] = Event(num_blocks, size, where=line)
+            live[address] = Event(next(num_blocks), size, where=line)
             events.append(live[address])
-            num_blocks += 1
         elif action == "free_requested":
             born = live.pop(address)
             events.append(Event(born.block, -born.num_bytes, where=born.where))
@@ -212,6 +185,9 @@ PLUMBING = re.compile(
 )
 """Files that run for whoever calls them: torch, what rearranges or checks tensors, the standard library."""
 
+RECORDER = "torch::unwind::", "torch::CapturedTraceback::", "??"
+"""Functions of the recorder itself."""
+
 
 def line_of(frames: Iterable[dict]) -> str:
     """The innermost line of the program, as ``file.py:line function``; frames come innermost first.
@@ -227,14 +203,7 @@ def line_of(frames: Iterable[dict]) -> str:
         names.append(frame["name"])
     if any("torch::autograd::" in name for name in names):
         return "backward, in autograd's own thread"
-    return next(
-        (
-            n
-            for n in names
-            if not n.startswith(("torch::unwind::", "torch::CapturedTraceback::", "??"))
-        ),
-        "",
-    )
+    return next((name for name in names if not name.startswith(RECORDER)), "")
 
 
 MAX_BYTES = 2 * GIB
@@ -266,20 +235,7 @@ def load_snapshot(path: str | Path) -> dict:
         snapshot = json.loads(content) if is_json else PlainUnpickler(io.BytesIO(content)).load()
         if not isinstance(snapshot, dict) or "segments" not in snapshot:
             raise ValueError("it is no dict with 'segments'")
-    # What the readers of a broken file raise.
-    except (
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        EOFError,
-        OSError,
-        OverflowError,
-        MemoryError,
-        RecursionError,
-        pickle.UnpicklingError,
-        zlib.error,
-    ) as error:
+    except Exception as error:  # noqa: BLE001 - whatever the readers of a broken file raise
         raise ValueError(f"{Path(path).name} is not read as a snapshot: {error}") from None
     return snapshot
 
@@ -301,29 +257,26 @@ def predicted_snapshot(result: Replay) -> dict:
     trace, frames_at, served = [], {}, set()
     events = result.timeline.events
     for index, (action, address, size) in enumerate(result.allocator.trace):
-        event = events[result.causes[index]]
-        # the event's second block
-        is_workspace = action == "alloc" and result.causes[index] in served
-        frames = [WORKSPACE, *frames_of(event)] if is_workspace else frames_of(event)
+        cause = result.causes[index]
+        event = events[cause]
         entry = {"action": action, "addr": address, "size": size, "stream": 0, "time_us": index}
+        frames, part = frames_of(event), event.part
+        if action == "alloc" and cause in served:  # the event's second block
+            frames, part = [WORKSPACE, *frames], "temporary"
         if action == "oom":
             entry["device_free"] = entry.pop("addr")
         elif action == "alloc":
-            served.add(result.causes[index])
+            served.add(cause)
             frames_at[address] = frames
-            part = "temporary" if is_workspace else event.part
             entry["category"] = CATEGORIES.get(part, "unknown")
         elif action.startswith("free"):
             frames = frames_at[address]
         trace.append({**entry, "frames": frames})
-    segments = [_segment(run, frames_at) for run in result.allocator.segments()]
+    is_expandable = result.allocator.config.expandable_segments
     return {
-        "segments": segments,
+        "segments": [_segment(run, frames_at) for run in result.allocator.segments()],
         "device_traces": [trace],
-        "allocator_settings": {
-            "max_split_size": -1,
-            "expandable_segments": result.config.expandable_segments,
-        },
+        "allocator_settings": {"max_split_size": -1, "expandable_segments": is_expandable},
         "external_annotations": [],
     }
 

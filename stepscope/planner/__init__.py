@@ -4,8 +4,7 @@ Chapters 09 and 10.
 
 Reading order:
 
-- ``times``: the second step of a setup: how high it is and how long it takes
-- ``plan``: a setup on a card: its peak, its time and what it gives up
+- ``plan``: a setup on a card: how high its second step is, how long it takes, and what it gives up
 - ``code``: a plan in plain PyTorch, put together from the lines of each choice
 - ``run_code``: that code, traced before anybody is shown it
 - ``ways``: what is tried for a job, and what is not, with the reason

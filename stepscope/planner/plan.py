@@ -1,30 +1,229 @@
 """A plan: a setup on a card, or on each of several, with its peak, its time, what it gives up, and its price.
 
 Memory can be bought with three coins: time, precision, and how much of the model is trained. ``FACTORS`` says what the
-last two are taken to be worth in time.
+last two are taken to be worth in time. Peak and time are those of the second step, by formula: the first one makes the
+optimizer's states, and each step after the second is like it.
 """
 
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
+from memkit import batch_plan
 from memkit.cards import Card
 from memkit.fit import Fit, fit_on
 from memkit.formats.records import dtype_bits, tensor_bytes
 from memkit.formula.activations import activation_bytes
-from memkit.formula.parameters import parameter_ledger
+from memkit.formula.estimate import second_step
+from memkit.formula.parameters import count_by_kind, count_parameters, parameter_ledger
 from memkit.models import ModelConfig
-from memkit.recipes import Precision
+from memkit.recipes import PURE_BF16, Precision
+from memkit.recomputation import step_flops
 from memkit.setup import TrainingSetup
-from memkit.strategies import FULL, NONE, Strategy, groups
+from memkit.strategies import FULL, FULL_NO_STOP, NONE, Strategy, groups
 from memkit.timeline import Instant
 from memkit.units import round_up
 from stepscope.experts import num_experts_of
-from stepscope.formula.job import Standing, host_bytes, standing_of
-from stepscope.optimizers import is_quantized
-from stepscope.planner.times import paged_bytes, peak_of, resting_bytes, run_again, seconds_of
-from stepscope.setup import AdapterConfig, Job, Layout, Place, as_job
+from stepscope.formula import host_bytes, job_state_bytes, job_state_ledger
+from stepscope.optimizers import is_paged, is_quantized
+from stepscope.setup import Job, Layout, Place, as_job
+from stepscope.sharding import estimate_sharded, step_traffic
+
+# --- the second step: how high it is, and how long it takes -----------------------------------------------------------
+
+HOST_BYTES_PER_S = 2 * 8 * 5_600 * 10**6
+"""What a desktop's memory moves: two channels of 8 bytes at 5,600 million transfers a second (DDR5-5600)."""
+
+
+def as_high(setup: TrainingSetup) -> TrainingSetup:
+    """The setup with two micro-batches at most: a third is as high as the second."""
+    return replace(setup, grad_accum_steps=min(setup.grad_accum_steps, 2))
+
+
+@lru_cache(maxsize=8192)
+def peak_of(setup: TrainingSetup, layout: Layout | None = None) -> Instant:
+    """The highest moment of the second step, alone or of one rank of ``layout``.
+
+    Remembered for more setups than one job has plans or a slider places.
+    """
+    if layout is None:
+        return second_step(setup).peak
+    return estimate_sharded(as_high(setup), layout).for_step(2).peak
+
+
+def seconds_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -> float:
+    """Seconds of a step on paper, nothing hidden behind anything: the sum of ``seconds_by_term``."""
+    return sum(seconds_by_term(setup, card, layout).values())
+
+
+def seconds_by_term(
+    setup: TrainingSetup, card: Card, layout: Layout | None = None
+) -> dict[str, float]:
+    """What a step's time on paper is made of, by the rates of the card and of a host.
+
+    The passes through the model; 4-bit weights are made 16-bit ones for each. What an optimizer on the host, or its
+    paged states, send over PCIe, and the step that the host's memory makes. What the ranks send each other, by the rate
+    of the links, or of PCIe where these do not join all, and the shards that come from the host. An optimizer's pass
+    over weights and states on the card is left out: every plan has one, and its bytes cross at the card's own rate.
+    """
+    setup = as_job(setup)
+    dtype = (layout and layout.param_dtype) or setup.precision.compute_dtype
+    passes, pcie = passes_of(setup), card.pcie_bytes_per_s
+    terms = {"passes": least_seconds(setup, card, dtype) * passes / 3}
+    weight_bits = dtype_bits(setup.precision.weight_dtype)
+    if setup.adapter and setup.adapter.base == "nf4":
+        # bitsandbytes leaves experts as they are
+        num_packed = parameters_of(setup.model) - experts_of(setup.model)
+        unpacked = num_packed * (4 + weight_bits) // 8  # read, and written
+        terms["unpacking"] = setup.grad_accum_steps * passes * unpacked / card.memory_bandwidth
+    if setup.place.is_on_host:
+        kept = kept_on_host(at_rest(setup))
+        terms["host"] = (setup.grad_accum_steps * kept["gradients"] + kept["weights"]) / pcie
+        terms["host step"] = stepped_bytes(kept) / HOST_BYTES_PER_S
+    elif is_paged(setup.optimizer.record):
+        terms["paged"] = 2 * paged_bytes(at_rest(setup)) / pcie
+    if layout is None:
+        return terms
+    rate = card.bytes_per_s_among(layout.world_size)
+    terms["links"] = step_traffic(setup, layout).sent_bytes / rate
+    if layout.offloads:
+        share = parameters_of(setup.model) * weight_bits // 8 // layout.dp_size
+        gathers = 2 if layout.stage == 3 else 1
+        # gathered, and gradients sent
+        terms["shards"] = setup.grad_accum_steps * (gathers + 1) * share / pcie
+        whole = stepped_bytes(resting_bytes(at_rest(setup)))
+        terms["host step"] = whole / HOST_BYTES_PER_S  # all ranks' shares are in one host
+    return terms
+
+
+def stepped_bytes(kept: dict[str, int]) -> int:
+    """What a step on the host moves in its memory: gradients are read, weights and states read and written."""
+    return kept["gradients"] + 2 * kept["weights"] + 2 * kept["optimizer_states"]
+
+
+def chosen(setup: Job, names: str) -> dict:
+    """Some of its fields."""
+    return {name: getattr(setup, name) for name in names.split()}
+
+
+def at_rest(setup: Job) -> Job:
+    """The job by what it keeps between steps alone: the key under which those bytes are remembered."""
+    fields = chosen(setup, "model precision optimizer adapter place")
+    return Job(**fields, seq_len=1, attention="stored")
+
+
+resting_bytes = lru_cache(maxsize=512)(job_state_bytes)
+kept_on_host = lru_cache(maxsize=256)(host_bytes)
+
+
+@lru_cache(maxsize=256)
+def paged_bytes(resting: Job) -> int:
+    """Bytes of paged states, which may stand on the host: at worst each comes to the card and goes in every step."""
+    tensors = job_state_ledger(resting) if is_paged(resting.optimizer.record) else ()
+    return sum(tensor.num_bytes for tensor in tensors if tensor.is_in_host)
+
+
+parameters_of = lru_cache(maxsize=64)(count_parameters)
+
+
+@lru_cache(maxsize=64)
+def experts_of(model: ModelConfig) -> int:
+    """Parameters of all experts, of which a token uses a few."""
+    return count_by_kind(model).get("experts", 0)
+
+
+def least_seconds(setup: TrainingSetup, card: Card, dtype: str = "") -> float:
+    """``memkit.batch_plan.least_seconds``, which reads all experts and computes with a few of them."""
+    model, num_used = setup.model, parameters_of(setup.model)
+    if num_experts := num_experts_of(model):
+        num_used -= experts_of(model) * (num_experts - model.experts_per_token) // num_experts
+    return batch_plan.least_seconds(setup, card, dtype, num_used)
+
+
+def one_sequence(setup: Job, **others) -> Job:
+    """The job by what one sequence alone depends on, with nothing run again and with ``others``: a key too."""
+    how = "attention dropout uses_fused_norm upcasts_logits device"
+    fields = chosen(setup, f"model seq_len adapter {how}")
+    fields["loss_pieces"] = math.gcd(setup.loss_pieces, setup.seq_len)
+    return Job(**fields | others)
+
+
+def passes_of(setup: Job) -> float:
+    """Passes through the model by their FLOPs, three where all is trained and nothing runs again.
+
+    The same for every precision, optimizer, size and number of micro-batches. A frozen weight has no gradient to
+    compute.
+
+    >>> from memkit.models import LLAMA_2_7B
+    >>> from stepscope import AdapterConfig
+    >>> setup = Job(model=LLAMA_2_7B, seq_len=2048, precision=PURE_BF16, adapter=AdapterConfig(rank=16))
+    >>> [round(passes_of(replace(setup, recomputation=strategy)), 2) for strategy in ("none", "full")]
+    [2.09, 2.86]
+    """
+    strategy, model = setup.recomputation, setup.model
+    adapter = setup.adapter and replace(setup.adapter, base="as loaded")
+    one = one_sequence(setup, precision=PURE_BF16, device="cpu", adapter=adapter)
+    is_plain = strategy.scope == "blocks" and strategy.stops_early and not strategy.saved_ops
+    if not is_plain or len(model.blocks_by_kind) > 1:
+        return passes_by(one, strategy)
+    none, full, whole = (passes_by(one, way) for way in (NONE, FULL, FULL_NO_STOP))
+    num_regions, num_blocks = run_again(strategy, model.num_layers)
+    stopped = (whole - full) * num_regions  # the end of each region's last block
+    return none + ((whole - none) * num_blocks - stopped) / model.num_layers
+
+
+@lru_cache(maxsize=1024)
+def run_again(strategy: Strategy, num_layers: int) -> tuple[int, int]:
+    """How many regions run again, and how many blocks are in them."""
+    sizes = [len(blocks) for blocks, is_again in strategy.regions(num_layers) if is_again]
+    return len(sizes), sum(sizes)
+
+
+@lru_cache(maxsize=1024)
+def passes_by(one: Job, strategy: Strategy) -> float:
+    """Passes through the model by their FLOPs."""
+    flops = step_flops(replace(one, recomputation=strategy))
+    return 3 * flops.total / flops_of(replace(one, adapter=None, loss_pieces=1))
+
+
+@lru_cache(maxsize=64)
+def flops_of(setup: Job) -> int:
+    """FLOPs of its step."""
+    return step_flops(setup).total
+
+
+# --- what it keeps, at least ------------------------------------------------------------------------------------------
+
+
+def kept_bytes(setup: Job, dtype: str | None = None) -> int:
+    """Activations of one sequence that stand at the end of a forward, at least; ``dtype`` is what FSDP computes in.
+
+    Of regions that run again only the inputs are kept, so their share of what *full* keeps; blocks that do not run
+    again keep what they keep under *none*.
+    """
+    strategy, model, precision = setup.recomputation, setup.model, setup.precision
+    weight_dtype, compute_dtype = precision.weight_dtype, precision.compute_dtype
+    dtypes = {"weight_dtype": dtype or weight_dtype, "compute_dtype": dtype or compute_dtype}
+    one = one_sequence(setup, precision=Precision(name="", **dtypes))
+    is_plain = strategy.scope == "blocks" and not strategy.saved_ops and strategy != FULL
+    if not is_plain or len(model.blocks_by_kind) > 1:
+        return kept_by(one, strategy)
+    none, full = kept_by(one, NONE), kept_by(one, FULL)
+    num_regions, num_blocks = run_again(strategy, model.num_layers)
+    return (none * (model.num_layers - num_blocks) + full * num_regions) // model.num_layers
+
+
+@lru_cache(maxsize=512)
+def kept_by(one: Job, strategy: Strategy) -> int:
+    """What one sequence keeps, but for what all share: rotary tables, positions, a mask of scores, experts' offsets."""
+    model, seq_len = one.model, one.seq_len
+    shared = 8 * seq_len * (model.head_dim + 1) + 2 * round_up(1) * one.loss_pieces
+    shared += seq_len * seq_len if one.attention == "stored" else 0
+    shared += model.num_layers * round_up(4 * num_experts_of(model))
+    return max(activation_bytes(replace(one, recomputation=strategy)) - shared, 0)
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
 
 SUMMED, NARROW_STATES = "gradients summed in 16 bits", "states rounded to bf16"
 IN_8_BITS, IN_4_BITS = "states in 8 bits", "states in 4 bits"
@@ -95,22 +294,21 @@ class TrainingPlan:
         peak, setup, write = peak_of(self.setup, self.layout), self.setup, written_by(self.setup)
         if not write:
             return peak
-        gradient = 0 if setup.precision.gradient_dtype == "float32" else 4
+        each = OWN_STEP[write] + (0 if setup.precision.gradient_dtype == "float32" else 4)
         largest = max(parameter.count for parameter in parameter_ledger(setup.model))
-        stands = resting_bytes(Standing(setup.model, setup.precision, setup.optimizer))
-        step = Instant(
-            name="optimizer peak",
-            **stands,
-            activations=0,
-            temporary=(OWN_STEP[write] + gradient) * largest,
-            step=2,
-        )
+        stands = resting_bytes(at_rest(replace(setup, adapter=None, place=Place.AFTER_BACKWARD)))
+        more = {"activations": 0, "temporary": each * largest}
+        step = Instant(name="optimizer peak", **stands, **more, step=2)
         return max(peak, step, key=lambda instant: instant.total_bytes)
 
     @property
     def peak_bytes(self) -> int:
-        """Its highest bytes by formula."""
         return self.peak.total_bytes
+
+    @cached_property
+    def resting(self) -> Job:
+        """Its setup by what stands between steps."""
+        return at_rest(self.setup)
 
     @cached_property
     def least_bytes(self) -> int:
@@ -123,37 +321,17 @@ class TrainingPlan:
         inside = layout and layout.param_dtype
         compute = inside or setup.precision.compute_dtype
         num_logits = setup.tokens_per_micro_batch * setup.model.vocab_size // setup.loss_pieces
-        kept = setup.micro_batch_size * kept_bytes(setup, *([inside, inside] if inside else ()))
+        kept = setup.micro_batch_size * kept_bytes(setup, inside)
         wide = "float32" if setup.precision.uses_autocast else compute
         kept += tensor_bytes(num_logits, wide) + tensor_bytes(num_logits, compute)
         if layout is not None and layout.is_fully_sharded:
             return kept
-        states = resting_bytes(standing_of(setup))
-        stands = states["weights"] + (
-            states["optimizer_states"] if layout is None or layout.stage == 0 else 0
-        )
+        states = resting_bytes(self.resting)
+        stands = states["weights"]
+        if layout is None or layout.stage == 0:
+            stands += states["optimizer_states"]
         gradients = 0 if setup.place.frees_gradients else states["gradients"]
         return stands + (kept + gradients if setup.grad_accum_steps > 1 else max(kept, gradients))
-
-    @cached_property
-    def may_fit(self) -> bool:
-        """Whether it has a chance by what its peak is never below, and by the peak if every block ran again."""
-        has_room = fit_on(self.card, self.least_bytes).is_expected
-        return has_room and (self.with_all_again is None or self.with_all_again.fits)
-
-    @cached_property
-    def may_fit_at_worst(self) -> bool:
-        """The same of the highest that may stand beside the tensors."""
-        has_room = fit_on(self.card, self.least_bytes).least_bytes >= 0
-        return has_room and (self.with_all_again is None or self.with_all_again.fits_at_worst)
-
-    @property
-    def with_all_again(self) -> "TrainingPlan | None":
-        """The plan under which every block runs again, where some do."""
-        strategy = self.setup.recomputation
-        if not strategy.num_again:
-            return None
-        return replace(self, setup=replace(self.setup, recomputation=whole(strategy.group_size)))
 
     @cached_property
     def seconds(self) -> float:
@@ -165,15 +343,28 @@ class TrainingPlan:
         """Whether it fits the card: by the higher of its two peaks."""
         return fit_on(self.card, max(self.peak_bytes, self.traced_bytes or 0))
 
-    @property
+    @cached_property
     def fits(self) -> bool:
         """Whether it fits by what is expected beside the tensors, and the host's memory, where that is known."""
-        return self.has_host_room and self.fit.is_expected
+        return self._fits(at_worst=False)
 
-    @property
+    @cached_property
     def fits_at_worst(self) -> bool:
         """Whether it fits by the highest that may stand beside the tensors."""
-        return self.has_host_room and self.fit.least_bytes >= 0
+        return self._fits(at_worst=True)
+
+    def _fits(self, at_worst: bool) -> bool:
+        return self.has_host_room and self.may_fit(at_worst) and has_room(self.fit, at_worst)
+
+    def may_fit(self, at_worst: bool) -> bool:
+        """Whether it has a chance by what its peak is never below, and by the peak if every block ran again."""
+        strategy = self.setup.recomputation
+        if not has_room(fit_on(self.card, self.least_bytes), at_worst):
+            return False
+        if not strategy.num_again:
+            return True
+        all_again = replace(self.setup, recomputation=groups(strategy.group_size))
+        return has_room(replace(self, setup=all_again).fit, at_worst)
 
     @property
     def has_host_room(self) -> bool:
@@ -183,50 +374,44 @@ class TrainingPlan:
     @cached_property
     def host_bytes(self) -> int:
         """Bytes of the host's memory that offloading takes, for all ranks together."""
-        how = standing_of(self.setup)
-        if self.layout is None or not self.layout.offloads:
-            return sum(host_bytes(self.setup).values()) + paged_bytes(how)
-        return sum(resting_bytes(how).values())
+        if self.layout is not None and self.layout.offloads:
+            return sum(resting_bytes(self.resting).values())
+        return sum(kept_on_host(self.resting).values()) + paged_bytes(self.resting)
 
     @property
     def scales_loss(self) -> bool:
         """Whether gradients are float16 on their way, so that small ones are lost without a GradScaler."""
-        return "float16" in (
-            self.setup.precision.compute_dtype,
-            self.layout and self.layout.param_dtype,
-        )
+        inside = self.layout and self.layout.param_dtype
+        return "float16" in (self.setup.precision.compute_dtype, inside)
 
     @cached_property
     def gives_up(self) -> tuple[str, ...]:
-        """Which of ``GIVES_UP``, in that order."""
-        setup, precision = self.setup, self.setup.precision
-        record, given = setup.optimizer.record, set()
-        if is_quantized(record):
-            given.add(IN_4_BITS if "4-bit" in record.name else IN_8_BITS)
-        if setup.adapter is not None:
-            given |= {ADAPTERS_ONLY, *[FOUR_BITS] * (setup.adapter.base == "nf4")}
-        else:
-            keeps_all = precision.master_dtype or precision.remainder_dtype
-            if is_narrow(precision.weight_dtype) and not keeps_all:
-                given.add(AT_RANDOM if self.rounds_at_random else ROUNDED)
-            moments = [
-                state.dtype or precision.moment_dtype for state in record.states if state.is_moment
-            ]
-            if any(map(is_narrow, moments)) and not is_quantized(record):
-                given.add(NARROW_STATES)
-            given |= {SUMMED} if self.sums_narrow else set()
-        given |= {NOT_CLIPPED} if setup.place == Place.IN_BACKWARD else set()
-        return tuple(words for words in GIVES_UP if words in given)
+        """Which of ``FACTORS``, in that order."""
+        setup, precision, record = self.setup, self.setup.precision, self.setup.optimizer.record
+        is_full, in_few_bits = not setup.adapter, is_quantized(record)
+        keeps_all = precision.master_dtype or precision.remainder_dtype
+        rounds = is_full and is_narrow(precision.weight_dtype) and not keeps_all
+        moments = (s.dtype or precision.moment_dtype for s in record.states if s.is_moment)
+        narrow_states = not in_few_bits and any(map(is_narrow, moments))
+        given = {
+            AT_RANDOM: rounds and self.rounds_at_random,
+            ROUNDED: rounds and not self.rounds_at_random,
+            SUMMED: is_full and self.sums_narrow,
+            IN_8_BITS: in_few_bits and "4-bit" not in record.name,
+            IN_4_BITS: in_few_bits and "4-bit" in record.name,
+            NARROW_STATES: is_full and narrow_states,
+            NOT_CLIPPED: setup.place == Place.IN_BACKWARD,
+            ADAPTERS_ONLY: not is_full,
+            FOUR_BITS: not is_full and setup.adapter.base == "nf4",
+        }
+        return tuple(words for words in FACTORS if given[words])
 
     @property
     def rounds_at_random(self) -> bool:
         """Whether a rounded update is right on average: torchao's optimizers can round so."""
-        is_torchaos = self.setup.optimizer.record.made_by.startswith("torchao.")
-        return (
-            is_torchaos
-            and self.setup.precision.weight_dtype == "bfloat16"
-            and self.setup.adapter is None
-        )
+        setup = self.setup
+        is_torchaos = setup.optimizer.record.made_by.startswith("torchao.")
+        return is_torchaos and setup.precision.weight_dtype == "bfloat16" and not setup.adapter
 
     @property
     def sums_narrow(self) -> bool:
@@ -234,9 +419,8 @@ class TrainingPlan:
         setup, layout = self.setup, self.layout
         own, accumulates = setup.precision.gradient_dtype, setup.grad_accum_steps > 1
         if layout is None or not layout.is_fully_sharded:
-            return is_narrow(own) and (
-                accumulates or (layout is not None and layout.world_size > 1)
-            )
+            has_ranks = layout is not None and layout.world_size > 1
+            return is_narrow(own) and (accumulates or has_ranks)
         reduced = layout.reduce_dtype or layout.param_dtype or own
         return is_narrow(reduced) or (is_narrow(own) and accumulates)
 
@@ -258,10 +442,9 @@ class TrainingPlan:
     @property
     def cut(self) -> str:
         """What runs again, how the batch is cut, and how the run is spread."""
-        setup = self.setup
-        again = {NONE: "", FULL: "full recomputation, "}.get(
-            setup.recomputation, f"{setup.recomputation.name}, "
-        )
+        setup, strategy = self.setup, self.setup.recomputation
+        names = {NONE: "", FULL: "full recomputation, "}
+        again = names.get(strategy, f"{strategy.name}, ")
         spread = f", {self.layout.name}" if self.layout else ""
         if self.layout and self.layout.gradient_as_bucket_view:
             spread += ", gradients in the buckets"
@@ -273,84 +456,20 @@ class TrainingPlan:
     @property
     def kept(self) -> str:
         """The precision or adapter, and the optimizer and its place."""
-        setup = self.setup
-        inside = f"fp32 shards, {'fp16' if self.scales_loss else 'bf16'} inside"
-        kept = inside if self.layout and self.layout.param_dtype else setup.precision.name
+        setup, adapter, kept = self.setup, self.setup.adapter, self.setup.precision.name
+        if self.layout and self.layout.param_dtype:
+            kept = f"fp32 shards, {'fp16' if self.scales_loss else 'bf16'} inside"
+        if adapter:
+            kept = f"{'QLoRA' if adapter.base == 'nf4' else 'LoRA'} of rank {adapter.rank}"
         place = "" if setup.place == Place.AFTER_BACKWARD else f" {setup.place}"
-        if setup.adapter:
-            kept = (
-                f"{'QLoRA' if setup.adapter.base == 'nf4' else 'LoRA'} of rank {setup.adapter.rank}"
-            )
         return f"{kept}, {setup.optimizer.name}{place}"
 
 
-whole = lru_cache(maxsize=64)(groups)
+def has_room(fit: Fit, at_worst: bool) -> bool:
+    """Whether there is room beside the most that may stand beside the tensors, or beside what is expected."""
+    return fit.least_bytes >= 0 if at_worst else fit.is_expected
 
 
 def plan_of(setup: TrainingSetup, card: Card, layout: Layout | None = None) -> TrainingPlan:
     """The plan of a setup on a card, or on each of a layout's."""
     return TrainingPlan(setup=as_job(setup), card=card, layout=layout)
-
-
-class OneSequence(NamedTuple):
-    """All that what one sequence keeps for its backward depends on."""
-
-    model: ModelConfig
-    seq_len: int
-    attention: str
-    dropout: float
-    uses_fused_norm: bool
-    upcasts_logits: bool
-    device: str
-    weight_dtype: str
-    compute_dtype: str
-    adapter: AdapterConfig | None
-    loss_pieces: int
-    recomputation: Strategy = NONE
-
-
-def kept_bytes(setup: Job, weight_dtype: str = "", compute_dtype: str = "") -> int:
-    """Activations of one sequence that stand at the end of a forward, at least; FSDP says the dtypes inside it.
-
-    Of regions that run again only the inputs are kept, so their share of what *full* keeps; blocks that do not run
-    again keep what they keep under *none*.
-    """
-    strategy, num_layers, precision = setup.recomputation, setup.model.num_layers, setup.precision
-    one = OneSequence(
-        model=setup.model,
-        seq_len=setup.seq_len,
-        attention=setup.attention,
-        dropout=setup.dropout,
-        uses_fused_norm=setup.uses_fused_norm,
-        upcasts_logits=setup.upcasts_logits,
-        device=setup.device,
-        weight_dtype=weight_dtype or precision.weight_dtype,
-        compute_dtype=compute_dtype or precision.compute_dtype,
-        adapter=setup.adapter,
-        loss_pieces=setup.loss_pieces if setup.seq_len % setup.loss_pieces == 0 else 1,
-    )
-    if (
-        strategy.scope != "blocks"
-        or strategy.saved_ops
-        or strategy == FULL
-        or len(setup.model.blocks_by_kind) > 1
-    ):
-        return kept_by(one._replace(recomputation=strategy))
-    none, full = kept_by(one), kept_by(one._replace(recomputation=FULL))
-    num_regions, num_blocks = run_again(strategy, num_layers)
-    return (none * (num_layers - num_blocks) + full * num_regions) // num_layers
-
-
-@lru_cache(maxsize=512)
-def kept_by(one: OneSequence) -> int:
-    """What one sequence keeps, but for what all share: rotary tables, positions, a mask of scores, experts' offsets."""
-    choices = one._asdict()
-    dtypes = {name: choices.pop(name) for name in ("weight_dtype", "compute_dtype")}
-    job, model = Job(**choices, precision=Precision(name="", **dtypes)), one.model
-    shared = 8 * one.seq_len * (model.head_dim + 1) + (
-        one.seq_len * one.seq_len if one.attention == "stored" else 0
-    )
-    shared += (
-        model.num_layers * round_up(4 * num_experts_of(model)) + 2 * round_up(1) * one.loss_pieces
-    )
-    return max(activation_bytes(job) - shared, 0)

@@ -17,8 +17,7 @@ from unittest.mock import patch
 from memkit.strategies import NONE
 from stepscope.hugging_face import config_of
 from stepscope.planner.code import Code, code_of
-from stepscope.planner.plan import TrainingPlan
-from stepscope.planner.times import as_high
+from stepscope.planner.plan import TrainingPlan, as_high
 from stepscope.setup import Job, Layout
 
 NUM_STEPS = 2
@@ -30,13 +29,12 @@ def traced(plan: TrainingPlan, model: str = "plain") -> TrainingPlan:
 
     Of more than two micro-batches two are run: a third is as high as the second.
     """
+    short = replace(plan, setup=as_high(plan.setup))
     try:
-        short = replace(plan, setup=as_high(plan.setup))
-        return replace(
-            plan, traced_bytes=traced_bytes(code_of(short, model), short.setup, plan.layout)
-        )
+        num_bytes = traced_bytes(code_of(short, model), short.setup, plan.layout)
     except ImportError:
         return plan
+    return replace(plan, traced_bytes=num_bytes)
 
 
 @lru_cache(maxsize=64)
@@ -89,9 +87,8 @@ def run_text(
 def stand_ins(setup: Job, code: Code) -> Iterator:
     """What is put in the place of files on the disk, and of memory that only CUDA's driver gives."""
     if code.loads_model:
-        yield patch(
-            "transformers.AutoModelForCausalLM.from_pretrained", partial(made_from_config, setup)
-        )
+        loader = "transformers.AutoModelForCausalLM.from_pretrained"
+        yield patch(loader, partial(made_from_config, setup))
     if code.pages_states:
         yield patch("bitsandbytes.functional.get_paged", paged_on_host)
         # zeros that nobody touches
@@ -105,13 +102,12 @@ def made_from_config(
     """What ``from_pretrained`` loads: the family's module in ``dtype``, and in 4 bits where that is asked."""
     from stepscope.program.hugging_face import hugging_face_model
 
-    dtype = str(dtype).removeprefix("torch.")
+    config = config_of(setup.model) | choices
     try:
-        model = (
-            hugging_face_model(config_of(setup.model) | choices, dtype=dtype).to(device_map).train()
-        )
+        model = hugging_face_model(config, str(dtype).removeprefix("torch."))
     except ValueError as error:  # transformers is not there, or does not load
         raise ImportError(str(error)) from error
+    model = model.to(device_map).train()
     if quantization_config is not None:
         put_in_4_bits(model)
     return model
@@ -127,10 +123,8 @@ def put_in_4_bits(model) -> None:
         for name, layer in list(parent.named_children()):
             # GPT-2's linear layer, its matrix the other way round
             if type(layer).__name__ == "Conv1D":
-                linear = nn.Linear(
-                    *layer.weight.shape, device=layer.weight.device, dtype=layer.weight.dtype
-                )
-                setattr(parent, name, in_4_bits(linear))
+                where = {"device": layer.weight.device, "dtype": layer.weight.dtype}
+                setattr(parent, name, in_4_bits(nn.Linear(*layer.weight.shape, **where)))
             elif isinstance(layer, nn.Linear) and name != "lm_head":
                 setattr(parent, name, in_4_bits(layer))
     model.is_loaded_in_4bit = True  # what peft looks for

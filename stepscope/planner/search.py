@@ -61,10 +61,10 @@ class PlansFound(Printable):
     @property
     def fitting(self) -> Iterator[TrainingPlan]:
         """Those that fit even at worst, or if none does those that should fit, by price; each played when asked for."""
-        at_worst = (plan for plan in self.in_order if plan.may_fit_at_worst and plan.fits_at_worst)
+        at_worst = (plan for plan in self.in_order if plan.fits_at_worst)
         if (first := next(at_worst, None)) is not None:
             return chain([first], at_worst)
-        return (plan for plan in self.in_order if plan.may_fit and plan.fits)
+        return (plan for plan in self.in_order if plan.fits)
 
     @cached_property
     def first(self) -> TrainingPlan | None:
@@ -74,15 +74,11 @@ class PlansFound(Printable):
     @cached_property
     def chosen(self) -> TrainingPlan | None:
         """The first that fits as surely by the trace of its own code, or, where no trace follows that, by formula."""
-        pairs = ((plan, traced(plan, self.kind)) for plan in self.fitting)
-        return next(
-            (
-                run
-                for plan, run in pairs
-                if run.fits_at_worst or (run.fits and not plan.fits_at_worst)
-            ),
-            None,
-        )
+        for plan in self.fitting:
+            run = traced(plan, self.kind)
+            if run.fits_at_worst or (run.fits and not plan.fits_at_worst):
+                return run
+        return None
 
     @cached_property
     def front(self) -> tuple[TrainingPlan, ...]:
@@ -93,16 +89,10 @@ class PlansFound(Printable):
         if len(self.plans) <= NUM_SHOWN:
             return tuple(self.fitting)
         at_worst, stairs = self.first is not None and self.first.fits_at_worst, []
-        for plan in sorted(
-            self.in_order, key=lambda plan: (plan.factor, plan.seconds, *among_equals(plan))
-        ):
-            if stairs and plan.seconds >= stairs[-1].seconds:
-                continue
-            if (
-                plan.may_fit_at_worst and plan.fits_at_worst
-                if at_worst
-                else plan.may_fit and plan.fits
-            ):
+        order = sorted(self.in_order, key=lambda p: (p.factor, p.seconds, *among_equals(p)))
+        for plan in order:
+            is_faster = not stairs or plan.seconds < stairs[-1].seconds
+            if is_faster and (plan.fits_at_worst if at_worst else plan.fits):
                 stairs.append(plan)
         return tuple(sorted(stairs, key=lambda plan: plan.price))
 
@@ -122,17 +112,14 @@ class PlansFound(Printable):
             nearest = sorted([*nearest, plan], key=lambda plan: plan.peak_bytes)[:NUM_MISSED]
         return tuple(nearest)
 
-    def neighbours(self, plan: TrainingPlan) -> tuple[TrainingPlan, ...]:
-        """The unbeaten plans of the next higher prices."""
-        return tuple([other for other in self.front if other.price > plan.price][:NUM_NEIGHBOURS])
-
     def why(self, plan: TrainingPlan) -> str:
-        """Why a plan is the one to take: what it gives up, and what its neighbours would."""
-        words = [f"It gives up: {', '.join(plan.gives_up) or 'nothing but time'}."]
-        for other in self.neighbours(plan):
+        """Why a plan is the one to take: what it gives up, and what the unbeaten ones next in price would."""
+        words = [f"It gives up: {given_up(plan)}."]
+        dearer = [other for other in self.front if other.price > plan.price]
+        for other in dearer[:NUM_NEIGHBOURS]:
             words.append(
                 f"{other.name} would take {other.seconds / plan.seconds:.2f} of its time and "
-                f"{format_bytes(other.peak_bytes)} and give up {', '.join(other.gives_up) or 'nothing but time'}: "
+                f"{format_bytes(other.peak_bytes)} and give up {given_up(other)}: "
                 f"{other.price / plan.price:.2f} of its price."
             )
         return "\n".join(words)
@@ -143,31 +130,22 @@ class PlansFound(Printable):
         least = min(plan.seconds for plan in self.front)
         head, rows = ["peak", "at worst", "time", "price"], []
         for plan in self.front:
-            sizes = (
-                format_bytes(plan.peak_bytes),
-                f"{format_bytes(plan.fit.least_bytes)} left".replace("-", "−"),
-            )
-            rows.append([*sizes, f"{plan.seconds / least:.2f}×", f"{plan.price / first:.2f}×"])
-        given = [", ".join(plan.gives_up) or "nothing but time" for plan in self.front]
-        named = zip(self.front, rows, given, strict=True)
-        flat = [
-            ["plan", *head, "gives up"],
-            *([plan.name, *row, words] for plan, row, words in named),
-        ]
+            spare = f"{format_bytes(plan.fit.least_bytes)} left".replace("-", "−")
+            ratios = f"{plan.seconds / least:.2f}×", f"{plan.price / first:.2f}×"
+            rows.append([format_bytes(plan.peak_bytes), spare, *ratios])
+        flat = [["plan", *head, "gives up"]]
+        flat += [[p.name, *row, given_up(p)] for p, row in zip(self.front, rows, strict=True)]
         name, rule, *lines = aligned_table([head, *rows]).splitlines()
-        pairs = zip(lines, self.front, given, strict=True)
-        below = (f"{line}\n  {plan.name}\n  gives up: {words}" for line, plan, words in pairs)
+        pairs = zip(lines, self.front, strict=True)
+        below = (f"{line}\n  {p.name}\n  gives up: {given_up(p)}" for line, p in pairs)
         return Text("\n".join([name, rule, *below]), aligned_table(flat).html)
 
     def __str__(self) -> str:
-        parts = [self.table()] if self.front else []
+        parts, chosen = [self.table()] if self.front else [], self.chosen
         if self.missed:
             short = [f"{plan.name}: {too_much(plan)}" for plan in self.missed]
-            parts.append(
-                "Nearest of those that have a lower price and do not fit as surely:\n"
-                + "\n".join(short)
-            )
-        chosen = self.chosen
+            head = "Nearest of those that have a lower price and do not fit as surely:"
+            parts.append("\n".join([head, *short]))
         words = chosen_in_words(chosen), self.why(chosen) if chosen else ""
         return on_page(*parts, rule_in_words(), self.not_tried, *words)
 
@@ -175,6 +153,11 @@ class PlansFound(Printable):
 def among_equals(plan: TrainingPlan) -> tuple[bool, int]:
     """Orders plans of one price: first what runs nothing again, then what may take less."""
     return plan.setup.recomputation != NONE, plan.least_bytes
+
+
+def given_up(plan: TrainingPlan) -> str:
+    """What it gives up besides time."""
+    return ", ".join(plan.gives_up) or "nothing but time"
 
 
 def rule_in_words() -> str:
@@ -188,12 +171,9 @@ def chosen_in_words(plan: TrainingPlan | None) -> str:
     """The chosen plan and how it is known."""
     if plan is None:
         return "Nothing fits."
-    promised = f"promised {format_bytes(plan.peak_bytes)}"
-    how = (
-        f"its code traced at {format_bytes(plan.traced_bytes)}"
-        if plan.traced_bytes
-        else "not traced: no torch here"
-    )
+    promised, how = f"promised {format_bytes(plan.peak_bytes)}", "not traced: no torch here"
+    if plan.traced_bytes:
+        how = f"its code traced at {format_bytes(plan.traced_bytes)}"
     host = f" The host holds {format_bytes(plan.host_bytes)}." if plan.host_bytes else ""
     setup, many = plan.setup, "es" if plan.setup.grad_accum_steps > 1 else ""
     step = f"A step is {setup.grad_accum_steps} micro-batch{many} of {setup.micro_batch_size} × {setup.seq_len} tokens"

@@ -35,7 +35,7 @@ from memkit.strategies import (
     groups,
 )
 from stepscope.optimizers import OPTIMIZERS
-from stepscope.planner.times import seconds_of
+from stepscope.planner.plan import seconds_of
 from stepscope.setup import AdapterConfig, Job, Layout, Place, linear_layers
 
 FP16_MASTER = replace(PURE_FP16, name="fp16 + fp32 master", master_dtype="float32")
@@ -91,9 +91,8 @@ def strategies_of(num_layers: int) -> tuple[Strategy, ...]:
 
     These are the first ones, for others of the same number cost as many FLOPs and keep no less.
     """
-    partly = (
-        groups(size, num_again=n) for size in (1, *GROUPS) for n in range(1, -(-num_layers // size))
-    )
+    sizes = [(size, n) for size in (1, *GROUPS) for n in range(1, -(-num_layers // size))]
+    partly = (groups(size, num_again=n) for size, n in sizes)
     whole = (groups(size) for size in GROUPS if size <= num_layers)
     return NONE, SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION, *partly, FULL, *whole
 
@@ -109,8 +108,8 @@ def layouts_of(num_cards: int) -> tuple[Layout | None, ...]:
 
 def trained_by(
     job: Job, layout: Layout | None, adapter: AdapterConfig | None, card: Card
-) -> Iterator[tuple[Precision, Stepper, AdapterConfig | None]]:
-    """What is trained, in which precision, and by which optimizer that steps where.
+) -> Iterator[Job]:
+    """The job by what is trained, in which precision, and by which optimizer that steps where.
 
     Adapters are stepped by AdamW after the backward.
     """
@@ -118,11 +117,13 @@ def trained_by(
     steppers = TRIED if layout is None else (FUSED,)
     for stepper, precision in product(steppers if adapter is None else (), PRECISIONS[half]):
         if can_step(precision, stepper, layout):
-            yield precision, stepper, None
+            optimizer, place = stepper
+            yield replace(job, precision=precision, optimizer=optimizer, place=place)
     if layout is None:
         lora = adapter or AdapterConfig(rank=RANK, targets=linear_layers(job.model))
+        frozen = replace(job, precision=BESIDE_ADAPTERS[half], optimizer=FUSED_ADAMW)
         for base in ("as loaded", "nf4"):
-            yield BESIDE_ADAPTERS[half], FUSED, replace(lora, base=base)
+            yield replace(frozen, adapter=replace(lora, base=base))
 
 
 def can_step(precision: Precision, stepper: Stepper, layout: Layout | None) -> bool:
@@ -151,18 +152,14 @@ def ways_of(
     # FSDP has a formula for blocks that are all treated alike
     ways = strategies_of(job.model.num_layers)
     strategies = [way for way in ways if not sharded or (way.group_size == 1 and not way.num_again)]
-    for precision, (optimizer, place), added in trained_by(job, layout, adapter, card):
+    for bare in trained_by(job, layout, adapter, card):
         spreads = [layout]
         if sharded:
-            # FSDP2 casts what it gathers
-            param_dtype = precision.compute_dtype if precision.uses_autocast else None
-            precision = FP32 if param_dtype else precision
-            wide = () if precision.compute_dtype == "float32" and not param_dtype else ("float32",)
-            spreads = [
-                replace(layout, param_dtype=param_dtype, reduce_dtype=dtype)
-                for dtype in (None, *wide)
-            ]
-        bare = replace(job, precision=precision, optimizer=optimizer, place=place, adapter=added)
+            inside, cast = bare.precision.compute_dtype, layout
+            if bare.precision.uses_autocast:  # FSDP2 casts what it gathers
+                bare, cast = replace(bare, precision=FP32), replace(layout, param_dtype=inside)
+            reduced = (None,) if inside == "float32" else (None, "float32")
+            spreads = [replace(cast, reduce_dtype=dtype) for dtype in reduced]
         for spread in spreads:
             pieces = (1, PIECES) if spread is None and job.seq_len % PIECES == 0 else (1,)
             cuts = worthy_cuts(bare, spread, num_sequences, card)
@@ -212,10 +209,8 @@ def not_tried(card: Card, num_cards: int) -> str:
     """What is left out for a job, a reason a line."""
     left_out = {reason: ", ".join(names) for reason, names in NO_OPTIMIZER.items()}
     left_out |= LEFT_OUT if num_cards == 1 else LEFT_OUT_ON_MANY
-    lines = [
-        "Not tried, because they",
-        *(f"- {reason}: {what}" for reason, what in left_out.items()),
-    ]
+    lines = ["Not tried, because they"]
+    lines += [f"- {reason}: {what}" for reason, what in left_out.items()]
     if "bfloat16" not in card.dtypes:
         lines.append(
             f"The tensor cores of {card.name} do not multiply bfloat16: its plans are in float16, with a GradScaler, "

@@ -28,9 +28,8 @@ def hugging_face_model(config: str | Path | Mapping, dtype: str = "float32") -> 
         ) from None
     name, kind = config["architectures"][0], config["model_type"]
     try:
-        made = getattr(transformers, name, None)
+        made = getattr(transformers, name, None)  # imports its parts, and torchvision, only now
     except (ImportError, RuntimeError) as error:
-        # transformers imports its parts, and torchvision, when asked for one
         raise ValueError(f"transformers does not load {name}: {error}") from error
     if made is None or kind not in transformers.CONFIG_MAPPING:
         raise ValueError(
@@ -51,14 +50,10 @@ def batch_of(
     """A batch of random tokens or pixels with labels, by the model's kind."""
     config = model.config
     if model.main_input_name == "pixel_values":
-        side = config.image_size
-        pixels = torch.randn(
-            size, config.num_channels, side, side, device=device, dtype=model.dtype
-        )
-        return {
-            "pixel_values": pixels,
-            "labels": torch.randint(config.num_labels, (size,), device=device),
-        }
+        shape = size, config.num_channels, config.image_size, config.image_size
+        pixels = torch.randn(shape, device=device, dtype=model.dtype)
+        labels = torch.randint(config.num_labels, (size,), device=device)
+        return {"pixel_values": pixels, "labels": labels}
     tokens = torch.randint(config.vocab_size, (size, seq_len), device=device)
     return {"input_ids": tokens, "labels": tokens}
 

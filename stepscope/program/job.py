@@ -13,6 +13,7 @@ Source: ``grouped_mm_experts_forward`` and ``Qwen3MoeTopKRouter`` of transformer
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
 
@@ -59,16 +60,13 @@ def add_adapters(module: nn.Module, adapter: AdapterConfig) -> nn.Module:
     Raises: ImportError: 4 bits are asked for, and bitsandbytes is not there.
     """
     module.requires_grad_(False)
-    places = [
-        (parent, name)
-        for parent in module.modules()
-        for name, layer in parent.named_children()
-        if isinstance(layer, nn.Linear)
-    ]
-    for parent, name in places:  # no list of layers: each is freed once it is in 4 bits
-        base = getattr(parent, name)
+    names = [n for n, layer in module.named_modules() if n and isinstance(layer, nn.Linear)]
+    for path in names:  # no list of layers: each is freed once it is in 4 bits
+        parent, _, name = path.rpartition(".")
+        base = module.get_submodule(path)
         base = in_4_bits(base) if adapter.base == "nf4" else base
-        setattr(parent, name, LoRALinear(base, adapter) if name in adapter.targets else base)
+        layer = LoRALinear(base, adapter) if name in adapter.targets else base
+        setattr(module.get_submodule(parent), name, layer)
     return module
 
 
@@ -111,12 +109,10 @@ class Experts(nn.Module):
         config, hidden_size = setup.model, setup.model.hidden_size
         self.num_experts, self.num_chosen = config.num_experts, config.experts_per_token
         self.router = nn.Parameter(torch.empty(self.num_experts, hidden_size, **where))
-        self.gate_up = nn.Parameter(
-            torch.empty(self.num_experts, 2 * config.expert_size, hidden_size, **where)
-        )
-        self.down = nn.Parameter(
-            torch.empty(self.num_experts, hidden_size, config.expert_size, **where)
-        )
+        gate_up = self.num_experts, 2 * config.expert_size, hidden_size
+        self.gate_up = nn.Parameter(torch.empty(gate_up, **where))
+        down = self.num_experts, hidden_size, config.expert_size
+        self.down = nn.Parameter(torch.empty(down, **where))
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         x_TD = x_BSD.flatten(0, 1)
@@ -152,17 +148,9 @@ def grouped_linear(x: Tensor, weights: Tensor, offsets: Tensor) -> Tensor:
 class Lion(torch.optim.Optimizer):
     """The sign of a mean of gradients, and one state (Chen et al. 2023, arXiv:2302.06675, program 1)."""
 
-    def __init__(
-        self,
-        parameters: Iterable[Tensor | dict],
-        lr: float = 1e-4,
-        betas=(0.9, 0.99),
-        weight_decay=0.0,
-        foreach=True,
-    ):
-        super().__init__(
-            parameters, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "foreach": foreach}
-        )
+    def __init__(self, parameters, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0, foreach=True):
+        choices = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "foreach": foreach}
+        super().__init__(parameters, choices)
 
     @torch.no_grad()
     def step(self, closure=None) -> None:
@@ -218,19 +206,13 @@ def make_optimizer(
     rest = [p for name, p in named if p.ndim != 2 or not name.startswith("blocks.")]
     optimizers = [class_of(record)(hidden, lr=3e-4)] if hidden else []
     if rest:
-        optimizers.append(
-            make_one(
-                OptimizerConfig(record=record.rest, implementation=config.implementation), rest
-            )
-        )
+        optimizers.append(make_one(replace(config, record=record.rest), rest))
     return Steps(*optimizers)
 
 
 def step_in_backward(config: OptimizerConfig, named: Iterable[tuple[str, nn.Parameter]]) -> Steps:
     """An optimizer for each parameter, which steps as soon as the gradient is there and frees it."""
-    optimizers = {
-        parameter: make_optimizer(config, [(name, parameter)]) for name, parameter in named
-    }
+    optimizers = {p: make_optimizer(config, [(name, p)]) for name, p in named}
 
     def step_and_free(parameter: nn.Parameter) -> None:
         optimizers[parameter].step()
@@ -253,14 +235,9 @@ def make_job_optimizer(
     trained = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
     if job.place.is_on_host:
         raise ValueError(f"place={job.place!r} is a formula only: torchao's needs a CUDA card")
-    copies = (
-        precision.master_dtype,
-        precision.remainder_dtype,
-        precision.main_gradient_dtype,
-        precision.state_dtype,
-    )
-    is_plain = precision.weight_dtype == precision.gradient_dtype and not any(copies)
-    if job.adapter is None and not is_plain:
+    copies = precision.master_dtype or precision.remainder_dtype or precision.main_gradient_dtype
+    has_more = copies or precision.state_dtype
+    if job.adapter is None and (has_more or precision.weight_dtype != precision.gradient_dtype):
         if job.place != Place.AFTER_BACKWARD:
             raise ValueError(
                 f"precision {precision.name!r} with place={job.place!r} is a formula only"
@@ -290,9 +267,8 @@ class Transformer(kit.Transformer):
         if self.loss_pieces == 1:
             return super().forward(inputs_BS, targets_BS)
         hidden_TD, targets_T = self.hidden(inputs_BS).flatten(0, 1), targets_BS.flatten()
-        pieces = zip(
-            hidden_TD.chunk(self.loss_pieces), targets_T.chunk(self.loss_pieces), strict=True
-        )
+        chunks = (x.chunk(self.loss_pieces) for x in (hidden_TD, targets_T))
+        pieces = zip(*chunks, strict=True)
         total = sum(checkpoint(self.loss_of_piece, *piece, use_reentrant=False) for piece in pieces)
         return total / targets_T.numel()
 
@@ -300,13 +276,10 @@ class Transformer(kit.Transformer):
         """What the head reads: the kit's forward up to its last line but one."""
         x_BSD = self.token_embedding(inputs_BS)
         if self.config.position == "learned":
-            x_BSD = x_BSD + self.position_embedding(
-                torch.arange(inputs_BS.shape[1], device=inputs_BS.device)
-            )
-        x_BSD, shared = (
-            F.dropout(x_BSD, self.setup.dropout, self.training),
-            self.shared_tensors(inputs_BS),
-        )
+            positions_S = torch.arange(inputs_BS.shape[1], device=inputs_BS.device)
+            x_BSD = x_BSD + self.position_embedding(positions_S)
+        x_BSD = F.dropout(x_BSD, self.setup.dropout, self.training)
+        shared = self.shared_tensors(inputs_BS)
         for stage in self.stages():
             x_BSD = stage(x_BSD, shared)
         return self.norm(x_BSD)
@@ -316,12 +289,8 @@ class Transformer(kit.Transformer):
         return F.cross_entropy(self.head(hidden_TD).float(), targets_T, reduction="sum")
 
     def make_block(self, layer: int, **where) -> kit.Block:
-        block = super().make_block(layer, **where)
-        return (
-            block
-            if self.setup.adapter is None
-            else add_adapters(kit.initialise(block), self.setup.adapter)
-        )
+        block, adapter = super().make_block(layer, **where), self.setup.adapter
+        return block if adapter is None else add_adapters(kit.initialise(block), adapter)
 
     def make_head(self, **where) -> nn.Linear:
         if self.setup.adapter is not None and self.config.ties_embeddings:
@@ -336,9 +305,7 @@ class Transformer(kit.Transformer):
             kit.initialise(module.requires_grad_(False))
 
 
-def job_build(
-    setup: Job, next_batch=None, make_model: Callable[[Job], nn.Module] = Transformer
-) -> Callable:
+def job_build(setup: Job, make_model: Callable[[Job], nn.Module] = Transformer) -> Callable:
     """The ``build`` of a job, for ``trace_memory``, ``trace_script`` and ``measure_memory``: the kit's build, with
     adapters beside frozen weights, experts, and an optimizer that may step in the backward.
 
@@ -353,4 +320,4 @@ def job_build(
     """
     if setup.adapter is not None and setup.adapter.base == "nf4":
         bitsandbytes_layers()  # loaded here: a trace pretends that there is a card
-    return kit.training_build(setup, next_batch, make_model, make_job_optimizer)
+    return kit.training_build(setup, None, make_model, make_job_optimizer)

@@ -22,8 +22,13 @@ from stepscope.advice.changes import (
     best_of_each_kind,
     helpful,
 )
-from stepscope.advice.diagnosis import Diagnosis, changes_in_words, diagnose_memory, growth_in_words
-from stepscope.advice.growing import Growing
+from stepscope.advice.diagnosis import (
+    Diagnosis,
+    Growing,
+    changes_in_words,
+    diagnose_memory,
+    growth_in_words,
+)
 from stepscope.advice.left_out import LeftOut, fits_of, left_out_in_words, left_out_of
 from stepscope.allocator.replay import Replay, replay_trace
 from stepscope.tool.changed import (

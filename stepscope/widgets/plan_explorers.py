@@ -27,13 +27,12 @@ from memkit.widgets.explorer import (
     takes_length,
 )
 from stepscope.experts import PUBLISHED_MODELS
-from stepscope.formula.adapters import count_adapter_parameters
-from stepscope.formula.job import job_state_bytes
+from stepscope.formula import count_adapter_parameters, job_state_bytes
 from stepscope.pictures import plans_figure
 from stepscope.planner.plan import GIVES_UP, TrainingPlan, plan_of
 from stepscope.planner.search import PlansFound, find_plans
 from stepscope.setup import STAGES, AdapterConfig, Job, Layout, linear_layers
-from stepscope.sharding.traffic import step_traffic, tokens_to_hide
+from stepscope.sharding import step_traffic, tokens_to_hide
 
 LENGTHS = (512, 1024, 2048, 4096)
 

@@ -48,11 +48,10 @@ from memkit import (
 from memkit.formats import blocks
 from memkit.formula import model
 from memkit.program import transformer
-from stepscope import experts, inference
+from stepscope import experts, inference, sharding
 from stepscope import formula as job_formula
 from stepscope import optimizers as job_optimizers
 from stepscope import setup as job_setup
-from stepscope.sharding import traffic
 
 ROOT = Path(__file__).parents[2]
 TABLES = (
@@ -68,7 +67,7 @@ ROOMS += (
     recipes,
     strategies,
     timeline,
-    traffic,
+    sharding,
     transformer,
     units,
     fit,

@@ -19,7 +19,7 @@ from memkit.widgets.batch_planner import BatchPlanner
 from memkit.widgets.frontier_explorer import cheapest
 from stepscope.allocator.caching import AllocatorConfig
 from stepscope.allocator.film import STORIES, Film
-from stepscope.planner.times import least_seconds, second_step
+from stepscope.planner.plan import least_seconds, second_step
 from stepscope.setup import AdapterConfig, Job
 
 

@@ -12,7 +12,7 @@ from memkit.cards import CARDS
 from memkit.models import LLAMA_2_7B, TINY_LLAMA
 from memkit.recipes import FP32, PURE_BF16, OptimizerConfig
 from memkit.setup import TrainingSetup
-from stepscope.formula.job import link_bytes
+from stepscope.formula import link_bytes
 from stepscope.program.sharded import one_rank_of, sharded_build
 from stepscope.setup import Job, Layout
 from stepscope.sharding import estimate_sharded

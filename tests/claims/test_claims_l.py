@@ -21,8 +21,7 @@ from memkit.models import LLAMA_2_7B
 from memkit.recipes import ADAMW, AUTOCAST_BF16, BF16_MASTER, FP32, PURE_BF16, OptimizerConfig
 from memkit.setup import TrainingSetup
 from memkit.timeline import Instant
-from stepscope.formula.adapters import count_adapter_parameters
-from stepscope.formula.job import job_state_bytes
+from stepscope.formula import count_adapter_parameters, job_state_bytes
 from stepscope.inference import kv_cache_bytes, kv_cache_bytes_per_token
 from stepscope.program.job import job_build
 from stepscope.setup import AdapterConfig, Job

@@ -10,8 +10,7 @@ from memkit.recipes import FUSED_ADAMW
 from memkit.setup import TrainingSetup
 from memkit.units import GIB, format_bytes
 from stepscope.setup import Layout
-from stepscope.sharding.step import estimate_sharded
-from stepscope.sharding.traffic import step_traffic
+from stepscope.sharding import estimate_sharded, step_traffic
 
 BLOCK_PARAMETERS = sum(parameter.count for parameter in block_parameters(LLAMA_2_7B))
 LLAMA_2_7B_PARAMETERS = 6_738_415_616

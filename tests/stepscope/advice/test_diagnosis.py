@@ -12,8 +12,7 @@ from training_loop import training
 from memkit.timeline import Event, Instant, MemoryTimeline
 from memkit.units import MIB, format_bytes
 from stepscope.advice.changes import EXPANDABLE_SEGMENTS, FOR_LOOP, NO_GRAD, SET_TO_NONE
-from stepscope.advice.diagnosis import diagnose_memory
-from stepscope.advice.growing import growing_lines
+from stepscope.advice.diagnosis import diagnose_memory, growing_lines
 from stepscope.allocator.replay import replay_trace
 from stepscope.allocator.snapshots import predicted_snapshot
 from stepscope.tool.program_report import report_on

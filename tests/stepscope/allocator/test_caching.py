@@ -154,7 +154,6 @@ def test_freeing_twice_or_in_the_middle_is_refused():
 def test_a_refused_request_empties_the_cache_and_asks_again():
     # does not fit beside the cached 30 MiB
     allocator = played("a=30 -a b=32", capacity_bytes=40 * MIB)
-    assert allocator.counts["num_alloc_retries"] == 1
     assert [event[0] for event in allocator.trace[-3:]] == [
         "segment_free",
         "segment_alloc",
@@ -170,19 +169,15 @@ def test_out_of_memory_says_what_was_tried_and_what_is_cached():
     with pytest.raises(OutOfMemory) as caught:
         allocator.malloc(9 * MIB)
     error = caught.value
-    assert error.segment_bytes == 20 * MIB  # "Tried to allocate" names the segment, not the request
     assert error.requested_bytes == 9 * MIB
-    assert error.free_bytes == 64 * MIB - 10 * MIB - 40 * MIB
-    assert error.allocated_bytes == 18 * MIB
-    assert error.cached_bytes == 22 * MIB
     for words in (
-        "Tried to allocate 20.00 MiB",
+        "Tried to allocate 20.00 MiB",  # the segment, not the request
         "capacity of 64.00 MiB of which 14.00 MiB is free",
         "this process has 50.00 MiB memory in use",
         "18.00 MiB is allocated by PyTorch, and 22.00 MiB is reserved",
     ):
         assert words in str(error)
-    assert allocator.counts["num_ooms"] == 1
+    assert [entry.action for entry in allocator.trace].count("oom") == 1
     allocator.free(held[0])  # the allocator survives
 
 

@@ -75,7 +75,7 @@ def test_our_own_reader_reads_it_back(trace, conf):
         peak["reserved"],
     )
     again = replay_trace(run.timeline, run.config)  # the workspaces are among its events
-    assert run.config == predicted.config and again.allocator.peak == peak
+    assert run.config == predicted.allocator.config and again.allocator.peak == peak
     ours = [[(b.address, b.size, b.state) for b in run] for run in predicted.allocator.segments()]
     assert ours == [
         [(b.address, b.size, b.state) for b in run] for run in again.allocator.segments()

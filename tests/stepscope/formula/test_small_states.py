@@ -22,7 +22,7 @@ from memkit.models import (
 )
 from memkit.program.hooks import tensors_in
 from memkit.recipes import FP32, PURE_BF16, OptimizerConfig
-from stepscope.formula.adapters import count_adapter_parameters, frozen_tensors, trained_parameters
+from stepscope.formula import count_adapter_parameters, frozen_tensors, trained_parameters
 from stepscope.optimizers import OPTIMIZERS, is_paged
 from stepscope.setup import AdapterConfig, linear_layers
 

@@ -23,7 +23,7 @@ from memkit.recipes import (
 )
 from memkit.strategies import FULL, SAVE_ATTENTION, SAVE_EVERY_SECOND, every, groups
 from stepscope.experts import PUBLISHED_MODELS, experts_config
-from stepscope.formula.adapters import count_adapter_parameters
+from stepscope.formula import count_adapter_parameters
 from stepscope.hugging_face import config_of, model_of_config
 from stepscope.optimizers import OPTIMIZERS
 from stepscope.planner import run_code

@@ -11,7 +11,7 @@ from memkit.recipes import AUTOCAST_BF16, FP32, FUSED_ADAMW, PURE_BF16, Optimize
 from memkit.strategies import FULL, every, groups, sequential
 from stepscope.experts import QWEN_3_30B_A3B
 from stepscope.optimizers import OPTIMIZERS
-from stepscope.planner.times import seconds_by_term
+from stepscope.planner.plan import seconds_by_term
 from stepscope.setup import AdapterConfig, Job, Layout, linear_layers
 
 CARD = CARDS["RTX 4090"]

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from memkit.models import llama_config
-from stepscope.formula.adapters import count_adapter_parameters
+from stepscope.formula import count_adapter_parameters
 from stepscope.setup import AdapterConfig
 
 os.environ["HF_HUB_OFFLINE"] = "1"

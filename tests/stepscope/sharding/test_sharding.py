@@ -12,9 +12,15 @@ from stepscope import trace_script
 from stepscope.experts import experts_config
 from stepscope.program.sharded import one_rank_of, sharded_build
 from stepscope.setup import Layout
-from stepscope.sharding import estimate_sharded, resting_bytes, step_traffic, zero_saving
-from stepscope.sharding.step import shard
-from stepscope.sharding.traffic import Traffic, tokens_to_hide
+from stepscope.sharding import (
+    Traffic,
+    estimate_sharded,
+    resting_bytes,
+    shard,
+    step_traffic,
+    tokens_to_hide,
+    zero_saving,
+)
 
 GB = 10**9
 LLAMA = TrainingSetup(model=replace(models.TINY_LLAMA, num_layers=3), seq_len=64)

@@ -12,7 +12,7 @@ from memkit.setup import TrainingSetup
 from memkit.units import format_bytes
 from memkit.widgets.batch_planner import BatchPlanner
 from stepscope.setup import Layout
-from stepscope.sharding.step import estimate_sharded
+from stepscope.sharding import estimate_sharded
 
 DDP = Layout(stage=0, dp_size=8)
 
