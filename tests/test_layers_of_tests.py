@@ -43,7 +43,7 @@ def test_every_folder_and_module_has_tests(room):
     [
         (
             "memkit/formula/model.py",
-            {"memkit/formula", "stepscope/formula", "tests/memkit/formula"},
+            {"memkit/formula", "stepscope/formula.py", "tests/memkit/formula"},
         ),
         ("memkit/fit.py", {"memkit/fit.py", "tests/memkit/test_fit.py"}),
         ("memkit/cards.csv", {"memkit/cards.py", "tests/memkit/test_cards.py"}),
