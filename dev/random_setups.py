@@ -4,8 +4,14 @@ import random
 from collections.abc import Mapping
 
 from memkit.models import GPT2, ModelConfig
-from memkit.optimizers import IMPLEMENTATIONS, OPTIMIZERS, Optimizer
-from memkit.recipes import PRECISIONS, TORCH_PRECISIONS, OptimizerConfig
+from memkit.recipes import (
+    IMPLEMENTATIONS,
+    OPTIMIZERS,
+    PRECISIONS,
+    TORCH_PRECISIONS,
+    Optimizer,
+    OptimizerConfig,
+)
 from memkit.setup import ATTENTIONS, TrainingSetup
 from memkit.strategies import RECOMPUTATIONS
 

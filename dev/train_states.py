@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from book.small_gpt import held_out_loss, make_small_gpt, text_batches, train
-from memkit.program.optimizers import make_optimizer
+from memkit.program.transformer import make_optimizer
 from memkit.recipes import OptimizerConfig
 from stepscope.optimizers import OPTIMIZERS
 from stepscope.program.job import Lion, Steps

@@ -7,8 +7,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memkit.by_hand import Meter
 from memkit.models import TINY_GPT2
-from memkit.pictures.axes import Scale
-from memkit.pictures.svg import GREY, Chart
+from memkit.pictures.svg import GREY, Chart, Scale
 from memkit.pictures.timeline import corners
 from memkit.program.transformer import Transformer
 from memkit.setup import TrainingSetup

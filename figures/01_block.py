@@ -8,10 +8,9 @@ from pathlib import Path
 import torch
 
 from memkit.by_hand import GPT2_LARGE, Block
-from memkit.pictures.axes import Scale
+from memkit.measure import saved_storages
 from memkit.pictures.colours import OKABE_ITO
-from memkit.pictures.svg import GREY, Chart
-from memkit.saved_tensors import saved_storages
+from memkit.pictures.svg import GREY, Chart, Scale
 
 OPERATIONS = (
     "norm 1",

@@ -5,9 +5,8 @@ from pathlib import Path
 from memkit.cards import CARDS
 from memkit.formula.parameters import count_parameters
 from memkit.models import LLAMA_2_7B
-from memkit.pictures.axes import Scale
 from memkit.pictures.colours import LOOKS
-from memkit.pictures.svg import GREY, Chart
+from memkit.pictures.svg import GREY, Chart, Scale
 from memkit.units import GIB
 
 file_gib = 2 * count_parameters(LLAMA_2_7B) / GIB

@@ -6,12 +6,11 @@ Normal and subnormal values differ by colour, by height and by a line of their o
 import math
 from pathlib import Path
 
-from memkit.formats.decoding import all_values
-from memkit.formats.reading import number_text
 from memkit.formats.records import get_format
-from memkit.pictures.axes import Scale
+from memkit.formats.rounding import all_values
+from memkit.formats.single import number_text
 from memkit.pictures.colours import BLUE, GREEN, VERMILION
-from memkit.pictures.svg import FAINT, GREY, SUPERSCRIPTS, Chart
+from memkit.pictures.svg import FAINT, GREY, SUPERSCRIPTS, Chart, Scale
 
 
 def number_line_figure(*names: str) -> Chart:

@@ -4,9 +4,8 @@ from pathlib import Path
 
 from memkit.formula.estimate import estimate_memory
 from memkit.models import GPT2_LARGE
-from memkit.pictures.axes import Scale
 from memkit.pictures.colours import LOOKS
-from memkit.pictures.svg import GREY, Chart
+from memkit.pictures.svg import GREY, Chart, Scale
 from memkit.recipes import FUSED_ADAMW
 from memkit.setup import TrainingSetup
 from memkit.timeline import PARTS

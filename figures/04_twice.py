@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from memkit import models, strategies
-from memkit.pictures.axes import Scale
 from memkit.pictures.colours import LOOKS, OKABE_ITO
-from memkit.pictures.svg import GREY, Chart
+from memkit.pictures.svg import GREY, Chart, Scale
 from memkit.recomputation import blocks_ledger
 from memkit.setup import TrainingSetup
 

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from book.linear_memory import linear_keeps
-from memkit.pictures.axes import Scale, byte_ticks
 from memkit.pictures.colours import BLUE, VERMILION
-from memkit.pictures.svg import GREY, Chart
+from memkit.pictures.svg import GREY, Chart, Scale, byte_ticks
 from memkit.units import format_bytes
 
 TOKENS, WIDTH = (2048, 4096, 8192, 12288, 16384), 4096

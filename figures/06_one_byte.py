@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from memkit.formats.decoding import all_values
 from memkit.formats.records import get_format
+from memkit.formats.rounding import all_values
 from memkit.pictures.colours import LOOKS, OKABE_ITO
 from memkit.pictures.svg import GREY, Chart
 

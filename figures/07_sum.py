@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from memkit.pictures.axes import Scale
 from memkit.pictures.colours import LOOKS, OKABE_ITO
-from memkit.pictures.svg import GREY, PAPER, Chart
+from memkit.pictures.svg import GREY, PAPER, Chart, Scale
 
 # the post-mortem's
 PUBLISHED_GB = {"weights": 1.55, "gradients": 1.55, "optimizer_states": 9.3, "activations": 28.0}

@@ -8,7 +8,7 @@ from memkit.models import LLAMA_2_7B
 from memkit.pictures.timeline import choices_figure
 from memkit.recipes import PURE_BF16, OptimizerConfig
 from stepscope.setup import AdapterConfig, Job
-from stepscope.widgets.adapter_explorer import WAYS, in_this_way
+from stepscope.widgets.plan_explorers import WAYS, in_this_way
 
 fused = OptimizerConfig(implementation="fused")
 full = Job(model=LLAMA_2_7B, precision=PURE_BF16, optimizer=fused, micro_batch_size=4, seq_len=2048)

@@ -2,6 +2,6 @@
 
 from pathlib import Path
 
-from stepscope.widgets.sharding_explorer import ShardingExplorer
+from stepscope.widgets.plan_explorers import ShardingExplorer
 
 ShardingExplorer(model="Llama-2-13B").shown.chart.write_files(Path(__file__).with_suffix(""))

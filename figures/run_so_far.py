@@ -5,9 +5,8 @@ from pathlib import Path
 from memkit.cards import CARDS
 from memkit.formula.estimate import estimate_memory
 from memkit.models import GPT2_LARGE
-from memkit.pictures.axes import Scale
 from memkit.pictures.colours import OKABE_ITO
-from memkit.pictures.svg import GREY, Chart
+from memkit.pictures.svg import GREY, Chart, Scale
 from memkit.recipes import AUTOCAST_BF16, FUSED_ADAMW
 from memkit.setup import TrainingSetup
 from memkit.units import GIB

@@ -10,7 +10,6 @@ say in which order to read it:
 - ``timeline``: the one type of the book: what is in memory at named instants, and the events in between
 - ``formats``: number formats: codes and values, rounding, blocks
 - ``models``: a transformer's shape, and the published models as constants
-- ``optimizers``: an optimizer's states, temporaries and class, one record each
 - ``recipes``: precisions and optimizers: which dtype each number of the step has
 - ``strategies``: activation recomputation: which parts of the forward run twice, and the code that asks for it
 - ``setup``: model, recipe, strategy and shape of a step in one record: what each column takes
@@ -21,8 +20,7 @@ say in which order to read it:
 - ``low_precision``: training in 16 and 8 bits
 - ``program``: the step in PyTorch
 - ``tracing``: the second column, the step without data
-- ``measure``: the third column, the step on the machine
-- ``saved_tensors``: what autograd keeps for the backward, tensor by tensor
+- ``measure``: the third column, the step on the machine; what autograd keeps for the backward, tensor by tensor
 - ``by_hand``: what the lessons write in their own cells, as later lessons import it
 - ``batch_plan``: a batch in tokens, cut for a card
 - ``pictures``: charts as text

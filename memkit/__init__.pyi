@@ -13,8 +13,6 @@ from .cards import CARDS as CARDS
 from .measure import (
     give_back as give_back,
     measure_memory as measure_memory,
-)
-from .saved_tensors import (
     saved_bytes as saved_bytes,
 )
 from .program.transformer import (

@@ -34,17 +34,12 @@ class BatchPlan:
         return self.seq_len * self.micro_batch_size * self.grad_accum_steps * self.dp_size
 
     def __str__(self) -> str:
-        counts = {
-            "sequence": self.micro_batch_size,
-            "accumulation step": self.grad_accum_steps,
-            "rank": self.dp_size,
-        }
-        factors = " × ".join(
-            f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items()
-        )
-        return (
-            f"{self.seq_len:,} tokens × {factors} = {format_count(self.global_batch_tokens)} tokens"
-        )
+        names = {"micro_batch_size": "sequence", "grad_accum_steps": "accumulation step"}
+        text = f"{self.seq_len:,} tokens"
+        for field, name in (names | {"dp_size": "rank"}).items():
+            count = getattr(self, field)
+            text += f" × {count} {name}{'' if count == 1 else 's'}"
+        return f"{text} = {format_count(self.global_batch_tokens)} tokens"
 
 
 def nearest_plans(

@@ -1,9 +1,8 @@
-"""What lessons 00 to 06 write in their own cells, in plain torch, as the lessons after them import it.
+"""What lessons 00 to 06 write in their own cells, in plain torch, as other cells and exercises import it.
 
 Each is the whole mechanism in a screen of code. The rest of the package does the same for more cases: ``trace_memory``
-for ``Meter``, ``Transformer`` for ``GPT``, ``estimate_memory`` for ``peak_by_hand``, ``torch.autocast`` for
-``MyAutocast``, ``torch.utils.checkpoint`` for ``RunTwice`` and torchao's ``Float8Linear`` for ``Fp8Product``. A test
-holds each of them to the cell that writes it.
+for ``Meter``, ``Transformer`` for ``GPT``, ``estimate_memory`` for ``peak_by_hand`` and torchao's ``Float8Linear`` for
+``Fp8Product``. A test holds each of them to the cell that writes it.
 
     >>> from torch._subclasses.fake_tensor import FakeTensorMode
     >>> round(max(peak_by_hand(**GPT2_LARGE, batch=8, seq=1024).values()) / 2**30, 2)
@@ -20,7 +19,6 @@ from contextlib import nullcontext
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -127,67 +125,6 @@ def peak_by_hand(
         "end of the backward": W + S + G + (2 * width * table if tied else 0),
         "the optimizer's step": W + S + G + (W if foreach else 0),
     }
-
-
-NARROW = {F.linear, torch.matmul, F.scaled_dot_product_attention}
-WIDE = {
-    F.layer_norm,
-    F.softmax,
-    F.cross_entropy,
-}  # CUDA's rule; a CPU leaves norm and softmax narrow
-
-
-class MyAutocast(TorchFunctionMode):
-    """``torch.autocast`` to bfloat16 for the functions that a GPT calls; a new one for each forward."""
-
-    def __init__(self):
-        super().__init__()
-        self.casts = {}
-
-    def cast(self, x, dtype):
-        if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.dtype == dtype:
-            return x
-        if not isinstance(x, nn.Parameter):
-            return x.to(dtype)
-        if x not in self.casts:
-            self.casts[x] = x.to(dtype)  # a weight is cast once, and the cast kept
-        return self.casts[x]
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function in NARROW:
-            args = [self.cast(x, torch.bfloat16) for x in args]
-        elif function in WIDE:
-            args = [self.cast(x, torch.float32) for x in args]
-        return function(*args, **(kwargs or {}))
-
-
-class RunTwice(torch.autograd.Function):
-    """Keep a function's input alone; run the function again when the backward comes."""
-
-    @staticmethod
-    def forward(ctx, function, x):
-        ctx.function = function
-        ctx.save_for_backward(x)
-        return function(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad():
-            y = ctx.function(x)  # the second time, with everything kept
-        y.backward(gradient)
-        return None, x.grad
-
-
-def twice(blocks):
-    """A forward of ``blocks`` that keeps each block's input alone: ``model.blocks.forward = twice(model.blocks)``."""
-
-    def forward(x):
-        for block in blocks:
-            x = RunTwice.apply(block, x)
-        return x
-
-    return forward
 
 
 def cast(t, dtype, largest):

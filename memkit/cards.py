@@ -154,40 +154,22 @@ def card_by_driver_name(driver_name: str) -> Card | None:
     return next((card for card in CARDS.values() if driver_name in card.driver_names), None)
 
 
-_READ = {
-    **dict.fromkeys(
-        (
-            "name",
-            "vendor",
-            "architecture",
-            "memory_report",
-            "memory_source",
-            "memory_kind",
-            "source",
-        ),
-        str,
-    ),
-    "compute_capability": lambda text: tuple(map(int, text.split("."))),
-    "driver_names": lambda text: tuple(text.split("; ")),
-}
-"""How a cell of a column becomes a value; all others are whole numbers, and an empty one is ``None``."""
-
-
 def _card(row: Mapping[str, str]) -> Card:
     """A row of ``cards.csv``. A column that is named after a number format is a rate of ``peak_tflops``."""
-    columns = {field.name for field in fields(Card)}
-    known = {
-        name: _READ.get(name, int)(text) for name, text in row.items() if name in columns and text
-    }
-    unknown = dict.fromkeys(name for name, text in row.items() if name in columns and not text)
-    rates = {name: float(text) for name, text in row.items() if name not in columns and text}
-    return Card(**known, **unknown, peak_tflops=rates)
+    rates, values = {}, {}
+    types = {field.name: field.type for field in fields(Card)}
+    for name, text in row.items():
+        if name not in types:
+            rates |= {name: float(text)} if text else {}
+        elif types[name] in (int, int | None):
+            values[name] = int(text) if text else None
+        else:
+            values[name] = text
+    values["compute_capability"] = tuple(map(int, row["compute_capability"].split(".")))
+    values["driver_names"] = tuple(row["driver_names"].split("; "))
+    return Card(**values, peak_tflops=rates)
 
 
-def _read_cards() -> dict[str, Card]:
-    with Path(__file__).with_name("cards.csv").open(encoding="utf-8", newline="") as file:
-        return {card.name: card for card in map(_card, csv.DictReader(file))}
-
-
-CARDS = _read_cards()
+with Path(__file__).with_name("cards.csv").open(encoding="utf-8", newline="") as _file:
+    CARDS = {card.name: card for card in map(_card, csv.DictReader(_file))}
 """The cards by name, from the oldest generation to the newest."""

@@ -1,8 +1,8 @@
-"""Whether a step fits on a card: the one rule, and what stands on a card beside the tensors.
+"""Whether a step fits on a card: the one rule, and what is on a card beside the tensors.
 
-Beside the tensors stand CUDA's context, the libraries' workspaces and the allocator's holes. A step fits where all of
-it finds room at the highest (fragments of a ninth of the tensors, the most that was recorded), should fit at the
-expected (a hundredth of the card), may just fit at the lowest (none).
+Beside the tensors are CUDA's context, the libraries' workspaces and the allocator's fragments. A step fits where there
+is space for the most of them (a ninth of the tensors, the most that was recorded), should fit beside the expected (a
+hundredth of the card), may just fit beside the least (none).
 
 The workspaces are memory that no tensor asks for, per card and version of torch. The first matrix product of a process
 makes PyTorch allocate a scratch buffer for cuBLAS from the caching allocator, and keep it. It counts in
@@ -56,11 +56,8 @@ def workspace_bytes(compute_capability: tuple[int, int], torch_version: str = NE
     version = (int(digits[1]), int(digits[2])) if digits else (0, 0)
     if version < (2, 0):
         raise ValueError(f"torch_version={torch_version!r} is not 2.0 or later")
-    return (
-        LARGER_BYTES
-        if version >= LARGER_SINCE.get(compute_capability[0], (99, 0))
-        else SMALLER_BYTES
-    )
+    since = LARGER_SINCE.get(compute_capability[0], (99, 0))
+    return LARGER_BYTES if version >= since else SMALLER_BYTES
 
 
 def training_workspace_bytes(compute_capability: tuple[int, int]) -> int:
@@ -76,7 +73,7 @@ CONTEXT_BYTES = GIB // 2
 """What CUDA's context takes beside PyTorch's allocator; chapter 07 measures it."""
 
 SLACK_SHARE = 100
-"""One part in so many of the room is left free, for fragments: they hang on the order of small requests."""
+"""One part in so many of the space is left free, for fragments: they hang on the order of small requests."""
 
 RECORDED_CACHE_SHARE = 9
 """One part in so many of the allocated bytes was reserved beside them in the worst recorded run held here."""
@@ -113,24 +110,21 @@ class Fit:
     @property
     def verdict(self) -> str:
         """``fits``, ``should fit``, ``may just fit`` or ``does not fit``."""
-        rooms = (
-            ("fits", self.least_bytes),
-            ("should fit", self.expected_bytes),
-            ("may just fit", self.most_bytes),
-        )
-        return next((words for words, room in rooms if room >= 0), "does not fit")
+        spare = self.least_bytes, self.expected_bytes, self.most_bytes, 0
+        words = "fits", "should fit", "may just fit", "does not fit"
+        return next(word for word, num_bytes in zip(words, spare, strict=True) if num_bytes >= 0)
 
     @property
     def headline(self) -> str:
         """The verdict first, with what is needed and what the card has for tensors."""
-        need, room = format_bytes(self.need_bytes, 1), format_bytes(max(0, self.room_bytes), 1)
-        return f"{self.verdict.capitalize()}: {need} of {room} for tensors on one {self.card}."
+        need, space = format_bytes(self.need_bytes, 1), format_bytes(max(0, self.room_bytes), 1)
+        return f"{self.verdict.capitalize()}: {need} of {space} for tensors on one {self.card}."
 
     def __str__(self) -> str:
-        decides, when = (
-            (self.least_bytes, "worst") if self.is_expected else (self.most_bytes, "best")
-        )
-        ends = f"probably {_left(self.expected_bytes)}, at {when} {_left(decides)}"
+        at_end = f"at worst {_left(self.least_bytes)}"
+        if not self.is_expected:
+            at_end = f"at best {_left(self.most_bytes)}"
+        ends = f"probably {_left(self.expected_bytes)}, {at_end}"
         return f"It {self.verdict} on one {self.card}: {ends}; context, workspaces and fragments counted."
 
 
@@ -141,20 +135,16 @@ def _left(num_bytes: int) -> str:
 def planned_room(card_bytes: int) -> int:
     """Bytes that a plan uses: the card's less the context's, less one part in ``SLACK_SHARE`` of the rest.
 
-    For tensors and workspaces, which a replay with a ``compute_capability`` allocates among them; ``fit_on`` is told
-    of the tensors alone, and takes the workspaces off.
+    For tensors and workspaces, which a replay with a ``compute_capability`` allocates among them; ``fit_on`` is given
+    the tensors alone, and takes the workspaces off.
 
     >>> planned_room(80 * GIB) // 2**20  # MiB
     80593
 
     Raises: ValueError: no card, or a context as large as the card.
     """
-    room = as_whole_number("card_bytes", card_bytes, 1) - CONTEXT_BYTES
-    if room < 1:
-        raise ValueError(
-            f"card_bytes={card_bytes} less context_bytes={CONTEXT_BYTES} leaves no room"
-        )
-    return room - room // SLACK_SHARE
+    space = as_whole_number("card_bytes", card_bytes, CONTEXT_BYTES + 1) - CONTEXT_BYTES
+    return space - space // SLACK_SHARE
 
 
 def fit_on(card: Card, allocated_bytes: int, holes: tuple[int, int, int] | None = None) -> Fit:
@@ -169,13 +159,13 @@ def fit_on(card: Card, allocated_bytes: int, holes: tuple[int, int, int] | None 
     """
     slack = card.memory_bytes - CONTEXT_BYTES - planned_room(card.memory_bytes)
     low, expected, high = holes or (0, slack, allocated_bytes // RECORDED_CACHE_SHARE)
-    room = card.memory_bytes - allocated_bytes - training_workspace_bytes(card.compute_capability)
+    left = card.memory_bytes - allocated_bytes - training_workspace_bytes(card.compute_capability)
     return Fit(
         card=card.name,
         need_bytes=allocated_bytes,
-        least_bytes=room - 2 * CONTEXT_BYTES - max(high, expected),
-        expected_bytes=room - CONTEXT_BYTES - expected,
-        most_bytes=room - CONTEXT_BYTES // 2 - low,
+        least_bytes=left - 2 * CONTEXT_BYTES - max(high, expected),
+        expected_bytes=left - CONTEXT_BYTES - expected,
+        most_bytes=left - CONTEXT_BYTES // 2 - low,
     )
 
 

@@ -8,6 +8,11 @@ weights, gradients and optimizer states at that moment; the parts come from the 
 
 On a shared card ``MEMKIT_GPU_GIB`` caps the process. The cap holds what PyTorch's allocator takes, not the CUDA
 context beside it, and it is manners, not a wall: another program is not stopped by it (pytorch/pytorch#69688).
+
+``saved_storages`` measures one thing alone, for any code: what autograd keeps between forward and backward. Autograd
+calls a hook for every tensor that an operation saves. Several saved tensors may be views of one storage, and it is
+storages that take memory: each is listed once, with the operations that saved it. Which operation that was is known
+from outside: a ``TorchFunctionMode`` sees each call into torch begin and end.
 """
 
 import datetime
@@ -17,20 +22,21 @@ import os
 import platform
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from memkit.cards import gpu_cap_bytes
 from memkit.program.hooks import OutsideBuild, run_steps, tensors_in, torch_as_before
 from memkit.program.log import Log, timeline_of
 from memkit.setup import DEVICES
 from memkit.timeline import MAX_STEPS, MemoryTimeline
-from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
+from memkit.units import as_one_of, as_whole_number
 
 
 def cap_gpu(environment: Mapping[str, str] | None = None) -> int | None:
@@ -100,10 +106,6 @@ NUM_MARK_SIZES, MAX_MARK_BYTES = 4, 8192
 """On a GPU a mark is this many allocations, each freed at once, of sizes drawn anew for each measurement."""
 
 NUMBER = "python number"
-SECOND_PROFILER = (
-    "measure_memory uses torch's profiler, and there is one at a time: measure nothing inside build "
-    "and step, nor under a profiler"
-)
 
 
 def measure_memory(
@@ -139,15 +141,9 @@ def measure_memory(
     ):
         run_steps(build, steps, recorder)
         machine = provenance(device)
-    log = replayed(record.entries, recorder.marks)
-    return timeline_of(
-        log,
-        source="measured",
-        device=device,
-        granularity=ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1,
-        provenance=machine | record.notes,
-        reserved_peak_bytes=record.reserved_peak_bytes,
-    )
+    log, known = replayed(record.entries, recorder.marks), machine | record.notes
+    reserved = record.reserved_peak_bytes
+    return timeline_of(log, "measured", device, known, reserved_peak_bytes=reserved)
 
 
 def provenance(device: str) -> dict[str, str]:
@@ -162,7 +158,7 @@ def provenance(device: str) -> dict[str, str]:
 
 
 class Recorder:
-    """Leaves a mark in the machine's own record at each door, and remembers what passed since the last."""
+    """Leaves a mark in the machine's own record at each call of ``now``, and remembers what it saw since the last."""
 
     is_empty = False  # what was allocated is read when the program has ended
 
@@ -176,9 +172,9 @@ class Recorder:
         )
 
     def saw(self, part: str, tensors: list[Tensor]) -> None:
-        self.seen.append(
-            ("saw", part, {address_of(tensor) for tensor in tensors_in(tensors)} - {0})
-        )
+        # where each tensor's storage begins
+        addresses = {tensor.untyped_storage().data_ptr() for tensor in tensors_in(tensors)}
+        self.seen.append(("saw", part, addresses - {0}))
 
     def now(self, change: str, *args: object) -> None:
         self.marks.append([*self.seen, (change, *args)])
@@ -189,11 +185,6 @@ class Recorder:
         else:
             with torch.profiler.record_function(MARK):
                 pass
-
-
-def address_of(tensor: Tensor) -> int:
-    """Where the tensor's storage begins."""
-    return tensor.untyped_storage().data_ptr()
 
 
 @dataclass(slots=True)
@@ -223,17 +214,14 @@ def replayed(entries: list[Entry], marks: list[list[tuple]]) -> Log:
     for entry in entries:
         if entry.address is None:
             for change, *args in next(marks):
-                if change == "saw":
-                    part, addresses = args
-                    if part == "trained":
-                        if not addresses <= blocks.keys():
-                            raise OutsideBuild
-                        continue
-                    getattr(log, part).update(
-                        blocks[address] for address in addresses if address in blocks
-                    )
-                else:
+                if change != "saw":
                     getattr(log, change)(*args)
+                    continue
+                part, addresses = args
+                if part != "trained":
+                    getattr(log, part).update(blocks[a] for a in addresses & blocks.keys())
+                elif not addresses <= blocks.keys():
+                    raise OutsideBuild
         elif entry.num_bytes > 0:
             block = blocks[entry.address] = log.allocate(entry.num_bytes, entry.op, entry.where)
             if entry.is_scratch:
@@ -250,81 +238,62 @@ def cpu_record() -> Iterator[Record]:
     """Let the torch profiler note each allocation of the block inside."""
     record = Record()
     if torch.autograd._profiler_enabled():
-        raise ValueError(SECOND_PROFILER)
-    activities = [torch.profiler.ProfilerActivity.CPU]
+        raise ValueError(
+            "measure_memory uses torch's profiler, and there is one at a time: measure nothing inside build "
+            "and step, nor under a profiler"
+        )
     # Kineto reports on stderr
     quiet = {} if "KINETO_LOG_LEVEL" in os.environ else {"KINETO_LOG_LEVEL": "99"}
-
-    with (
-        patch.dict(os.environ, quiet),
-        torch.profiler.profile(
-            activities=activities, profile_memory=True, record_shapes=True
-        ) as profiler,
-    ):
+    what = {"profile_memory": True, "record_shapes": True}
+    what["activities"] = [torch.profiler.ProfilerActivity.CPU]
+    with patch.dict(os.environ, quiet), torch.profiler.profile(**what) as profiler:
         yield record
-    timed = []
-    for root in profiler.profiler.kineto_results.experimental_event_tree():
-        read_events(root, (), timed)
-    timed.sort(key=lambda item: item[0])
-    record.entries = [entry for _, entry in timed]
+    roots = profiler.profiler.kineto_results.experimental_event_tree()
+    timed = [item for root in roots for item in read_events(root)]
+    record.entries = [entry for _, entry in sorted(timed, key=lambda item: item[0])]
 
 
-def read_events(event, callers: tuple, timed: list) -> None:
-    """Collect (time, entry) of an event of the profiler's tree and of all events inside it."""
-    waiting = [(event, callers)]
-    births = {}
+def read_events(root) -> Iterator[tuple[int, Entry]]:
+    """(Time, entry) of an event of the profiler's tree and of all events inside it."""
+    waiting, births = [(root, ())], {}
     while waiting:
         event, callers = waiting.pop()
         fields = event.extra_fields
         if event.name == MARK:
-            timed.append((event.start_time_ns, Entry()))
+            yield event.start_time_ns, Entry()
         elif isinstance(fields, torch._C._profiler._ExtraFields_Allocation):
-            operation = operation_of(callers)
-            entry = Entry(fields.ptr, fields.alloc_size, name_of(operation, fields.alloc_size))
+            operation, size = operation_of(callers), fields.alloc_size
+            # as a dispatch mode names it; 8 bytes outside any are a Python number on its way in
+            name = operation.name.replace("::", ".") if operation else NUMBER * (abs(size) == 8)
+            entry = Entry(fields.ptr, size, name)
             if entry.num_bytes > 0:
                 births[entry.address] = entry, operation
-                entry.casts = copied_by(operation)
+                if name == "aten._to_copy":
+                    first = operation.extra_fields.inputs[0]
+                    entry.casts = getattr(first, "storage_data_ptr", None)
             elif entry.address in births:
                 birth, maker = births.pop(entry.address)
                 birth.is_scratch = maker is not None and maker is operation
-            timed.append((event.start_time_ns, entry))
+            yield event.start_time_ns, entry
         else:
             waiting.extend((child, (*callers, event)) for child in reversed(event.children))
 
 
 def operation_of(callers: tuple):
     """The outermost operation with a kernel of its own: the one that a dispatch mode would see."""
-    for caller in callers:
-        if caller.name.startswith("aten::") and not is_composite(caller.name):
-            return caller
-    return None
-
-
-def name_of(operation, num_bytes: int) -> str:
-    """The operation as a dispatch mode names it; 8 bytes outside any are a Python number on its way in."""
-    if operation is None:
-        return NUMBER if abs(num_bytes) == 8 else ""
-    return operation.name.replace("::", ".")
+    own = (each for each in callers if each.name.startswith("aten::"))
+    return next((each for each in own if not is_composite(each.name)), None)
 
 
 @functools.cache
 def is_composite(name: str) -> bool:
     """Whether the operation has no kernel of its own: others, which it is made of, are dispatched."""
     schemas = torch._C._jit_get_schemas_for_operator(name)
-    names = {
-        f"{name}.{s.overload_name}".rstrip(".") for s in schemas if "out" not in s.overload_name
-    }
+    overloads = {s.overload_name for s in schemas if "out" not in s.overload_name}
+    names = {f"{name}.{overload}".rstrip(".") for overload in overloads}
     names = {overload for overload in names if torch._C._dispatch_has_kernel(overload)}
     composites = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
     return bool(names) and names <= set(composites)
-
-
-def copied_by(operation) -> int | None:
-    """Where the input of a copy to another dtype begins."""
-    if operation is None or operation.name != "aten::_to_copy":
-        return None
-    first = operation.extra_fields.inputs[0]
-    return getattr(first, "storage_data_ptr", None)
 
 
 @contextmanager
@@ -359,3 +328,82 @@ def cuda_entries(lines: list[dict], mark_sizes: tuple[int, ...]) -> list[Entry]:
         merged.append(Entry() if is_mark else entries[position])
         position += len(mark) if is_mark else 1
     return merged
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedStorage:
+    """One storage that the backward will need: the shape and dtype of the first tensor saved from it, and its bytes.
+
+    ``ops`` names the operations that saved it; ``is_elsewhere`` says that the caller counts it elsewhere, as one does
+    with parameters.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    num_bytes: int
+    is_elsewhere: bool = False
+    ops: tuple[str, ...] = ()
+
+
+class CallNames(TorchFunctionMode):
+    """Knows which function of torch the program is in; ``name`` is empty between calls."""
+
+    name = ""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        before, self.name = self.name, getattr(func, "__name__", "").strip("_")
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self.name = before
+
+
+def saved_storages(
+    run: Callable[[], object], elsewhere: Iterable[Tensor] = ()
+) -> tuple[SavedStorage, ...]:
+    """Run ``run()`` and list the storages that autograd saves in it, in order, each once.
+
+    ``elsewhere``: parameters and other tensors that would be there anyway. Source:
+    https://docs.pytorch.org/docs/stable/notes/autograd.html#saved-tensors
+
+    >>> import torch
+    >>> x = torch.ones(8, requires_grad=True)
+    >>> [(saved.shape, saved.ops) for saved in saved_storages(lambda: x.exp() * 2)]
+    [((8,), ('exp',))]
+    """
+    known = {tensor.untyped_storage()._cdata for tensor in elsewhere}
+    saved: dict[int, SavedStorage] = {}
+    calls = CallNames()
+    alive = []  # an address may be given to another tensor once its storage is gone
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in saved:
+            alive.append(storage)
+            saved[key] = SavedStorage(
+                shape=tuple(tensor.shape),
+                dtype=str(tensor.dtype).removeprefix("torch."),
+                num_bytes=storage.nbytes(),
+                is_elsewhere=key in known,
+            )
+        ops = *saved[key].ops, calls.name or "custom function"
+        saved[key] = replace(saved[key], ops=tuple(dict.fromkeys(ops)))
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor), calls:
+        run()
+    return tuple(saved.values())
+
+
+def saved_bytes(run: Callable[[], object], elsewhere: Iterable[Tensor] = ()) -> int:
+    """Bytes that autograd saves while ``run()`` runs, without what is counted ``elsewhere``.
+
+    >>> import torch
+    >>> x = torch.ones(1024, requires_grad=True)
+    >>> saved_bytes(lambda: x.exp())  # its result: 4 B each
+    4096
+    """
+    return sum(
+        saved.num_bytes for saved in saved_storages(run, elsewhere) if not saved.is_elsewhere
+    )

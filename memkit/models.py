@@ -136,40 +136,19 @@ GPT2 = {
 
 def gpt2_config(name: str, num_layers: int, hidden_size: int, num_heads: int) -> ModelConfig:
     """A GPT-2 style model with GPT-2's vocabulary of 50,257 tokens and 1,024 positions."""
-    return ModelConfig(
-        name=name,
-        num_layers=num_layers,
-        hidden_size=hidden_size,
-        num_heads=num_heads,
-        vocab_size=50257,
-        max_seq_len=1024,
-        **GPT2,
-    )
+    sizes = {"num_layers": num_layers, "hidden_size": hidden_size, "num_heads": num_heads}
+    return ModelConfig(name=name, vocab_size=50257, max_seq_len=1024, **sizes, **GPT2)
 
 
-def llama_config(
-    name: str,
-    num_layers: int,
-    hidden_size: int,
-    num_heads: int,
-    num_kv_heads: int,
-    intermediate_size: int,
-    vocab_size: int,
-    max_seq_len: int,
-    **choices,
-) -> ModelConfig:
-    """A Llama style model; ``choices`` override single fields (Qwen2 adds ``has_qkv_bias``)."""
-    return ModelConfig(
-        name=name,
-        num_layers=num_layers,
-        hidden_size=hidden_size,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        intermediate_size=intermediate_size,
-        vocab_size=vocab_size,
-        max_seq_len=max_seq_len,
-        **choices,
-    )
+LLAMA_SIZES = (
+    "num_layers hidden_size num_heads num_kv_heads intermediate_size vocab_size max_seq_len".split()
+)
+
+
+def llama_config(name: str, *sizes: int, **fields) -> ModelConfig:
+    """A Llama style model of sizes in the order of ``LLAMA_SIZES``; Qwen2 adds the field ``has_qkv_bias``."""
+    fields |= zip(LLAMA_SIZES[: len(sizes)], sizes, strict=True)
+    return ModelConfig(name=name, **fields)
 
 
 GPT2_SMALL = gpt2_config("GPT-2 small", 12, 768, 12)
@@ -201,26 +180,12 @@ QWEN_3_32B = llama_config("Qwen3-32B", 64, 5120, 64, 8, 25600, 151936, 40960, **
 TINY_GPT2 = gpt2_config("tiny GPT-2", 4, 256, 4)
 TINY_LLAMA = llama_config("tiny Llama", 4, 256, 4, 2, 688, 8192, 1024)
 
+GPT2_FAMILY = GPT2_SMALL, GPT2_MEDIUM, GPT2_LARGE, GPT2_XL
+ON_ONE_CARD = LLAMA_32_1B, QWEN_2_05B, LLAMA_32_3B
+LLAMA_2, LLAMA_3 = (LLAMA_2_7B, LLAMA_2_13B, LLAMA_2_70B), (LLAMA_3_8B, LLAMA_3_70B, LLAMA_3_405B)
+QWEN_3_FAMILY = QWEN_3_06B, QWEN_3_8B, QWEN_3_32B
 PUBLISHED_MODELS = {
     config.name: config
-    for config in (
-        GPT2_SMALL,
-        GPT2_MEDIUM,
-        GPT2_LARGE,
-        GPT2_XL,
-        LLAMA_32_1B,
-        QWEN_2_05B,
-        LLAMA_32_3B,
-        LLAMA_2_7B,
-        LLAMA_2_13B,
-        LLAMA_2_70B,
-        MISTRAL_7B,
-        LLAMA_3_8B,
-        LLAMA_3_70B,
-        LLAMA_3_405B,
-        QWEN_3_06B,
-        QWEN_3_8B,
-        QWEN_3_32B,
-    )
+    for config in (*GPT2_FAMILY, *ON_ONE_CARD, *LLAMA_2, MISTRAL_7B, *LLAMA_3, *QWEN_3_FAMILY)
 }
 """The published models by name, in rough order of size within a family."""

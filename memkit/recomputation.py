@@ -5,20 +5,19 @@ keeps its whole ledger. The price is counted in FLOPs of matrix products, the fo
 PyTorch stops a recomputation once the last kept tensor is there, so that the last product of a region runs
 only if a dropout after it keeps a mask.
 
-On the memory-compute plane stand each strategy's FLOPs and peak, both the formula's. It has none for the peak of the
-reentrant checkpoint, which is not on the plane. A strategy is
-on the Pareto front if no other is as good in both and better in one.
+On the memory-compute plane are each strategy's FLOPs and peak, both the formula's. It has none for the peak of the
+reentrant checkpoint, which is not on the plane. A strategy is on the Pareto front if no other is as good in both and
+better in one.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from memkit.formula import activations
-from memkit.formula.activations import Kept, Ledger, entries_of, line_of
+from memkit.formula.activations import Entry, Kept, Ledger, activation_bytes, entries_of, ledger_of
 from memkit.formula.estimate import estimate_memory
+from memkit.formula.liveness import Walk
 from memkit.formula.model import model_of
-from memkit.formula.operations import Operation
 from memkit.models import GPT2_LARGE, LLAMA_3_8B, LLAMA_32_1B, ModelConfig
 from memkit.recipes import FUSED_ADAMW, PURE_BF16
 from memkit.setup import TrainingSetup
@@ -27,9 +26,7 @@ from memkit.strategies import (
     FULL,
     NONE,
     OPS,
-    SAVE_ATTENTION,
-    SAVE_EVERY_SECOND,
-    SAVE_PRODUCTS,
+    POLICIES,
     Strategy,
     every,
     sequential,
@@ -75,20 +72,13 @@ def block_products(setup: TrainingSetup) -> tuple[Product, ...]:
     """The operations of one block that a policy can name, in the order in which they run."""
     one = model_of(replace(setup, model=setup.model.one_block, recomputation=NONE))
     names = {"attention": "attention", "gelu": "activation", "silu": "activation"}
-    entries = entries_of(one)
-    return tuple(
-        Product(
-            name=names.get(op.kind, op.name),
-            op=op.kind,
-            flops=op.flops,
-            outputs=tuple(
-                entries[x].line(one.graph) if x in entries else line_of(one.graph, x)
-                for x in op.makes
-            ),
-        )
-        for op in one.graph.operations
-        if op.unit == 1 and op.kind in OPS and op.reads
-    )
+    entries, products = entries_of(one), []
+    for op in one.graph.operations:
+        if op.unit == 1 and op.kind in OPS and op.reads:
+            name = names.get(op.kind, op.name)
+            outputs = (entries.get(x, Entry(x, x.name)).line(one.graph) for x in op.makes)
+            products.append(Product(name=name, op=op.kind, flops=op.flops, outputs=tuple(outputs)))
+    return tuple(products)
 
 
 def saved_products(setup: TrainingSetup, strategy: Strategy) -> tuple[Product, ...]:
@@ -107,12 +97,15 @@ def blocks_ledger(setup: TrainingSetup, strategy: Strategy) -> Ledger:
     >>> [round(blocks_ledger(setup, way).per_sbh / 36, 1) for way in (NONE, every(2), FULL)]
     [32.1, 17.0, 2.0]
     """
-    return activations.blocks_ledger(setup.under(strategy))
+    setup = setup.under(strategy)
+    model = model_of(setup)
+    title = f"{setup.model.num_layers} blocks, {setup.recomputation.name}"
+    return ledger_of(model, title, range(1, len(model.units) + 1))
 
 
 def stored_bytes(setup: TrainingSetup, strategy: Strategy) -> int:
     """Bytes of activations on the device when the backward starts: all blocks and the outside."""
-    return activations.activation_bytes(setup.under(strategy))
+    return activation_bytes(setup.under(strategy))
 
 
 def step_flops(setup: TrainingSetup, strategy: Strategy | None = None) -> Flops:
@@ -127,21 +120,19 @@ def step_flops(setup: TrainingSetup, strategy: Strategy | None = None) -> Flops:
     2.0
     """
     model = model_of(setup.under(strategy))
-    times = [1, *(times for times, _ in model.units), 1]
     forward = backward = in_kernel = 0
     for op in model.graph.operations:
-        num_factors = factors_with_gradient(op)
-        forward += times[op.unit] * op.flops
-        backward += times[op.unit] * op.flops * num_factors
-        in_kernel += times[op.unit] * op.flops * (op.kind == "attention" and num_factors > 0)
-    again = sum(times[unit] * flops for unit, flops in model.walk_class(model).flops_again.items())
-    return Flops(forward=forward, backward=backward, recomputed=again, in_kernel=in_kernel // 2)
-
-
-def factors_with_gradient(op: Operation) -> int:
-    """How many of a product's two factors get a gradient; a fused attention computes them all, or none."""
-    wanted = [x.needs_grad for x in op.reads[:2]]
-    return 2 * any(wanted) if op.kind == "attention" else sum(wanted)
+        flops = model.times[op.unit] * op.flops
+        forward += flops
+        wanted = [x.needs_grad for x in op.reads[:2]]
+        if op.kind != "attention":
+            backward += flops * sum(wanted)
+        elif any(wanted):  # the kernel makes the gradients of all its inputs
+            backward += 2 * flops
+            in_kernel += flops // 2
+    again = Walk(model).flops_again
+    recomputed = sum(model.times[unit] * flops for unit, flops in again.items())
+    return Flops(forward=forward, backward=backward, recomputed=recomputed, in_kernel=in_kernel)
 
 
 MODELS = {model.name: model for model in (GPT2_LARGE, LLAMA_32_1B, LLAMA_3_8B)}
@@ -149,17 +140,8 @@ MODELS = {model.name: model for model in (GPT2_LARGE, LLAMA_32_1B, LLAMA_3_8B)}
 
 def shown_strategies(model: ModelConfig) -> tuple[Strategy, ...]:
     """The strategies of the plane."""
-    return (
-        NONE,
-        CORE,
-        SAVE_PRODUCTS,
-        SAVE_EVERY_SECOND,
-        SAVE_ATTENTION,
-        every(2),
-        square_root_groups(model.num_layers),
-        sequential(4),
-        FULL,
-    )
+    groups = square_root_groups(model.num_layers), sequential(4)
+    return (NONE, CORE, *POLICIES, every(2), *groups, FULL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,33 +159,22 @@ class Point:
 
 
 @cache
-def peak_at(model: ModelConfig, strategy: Strategy, micro_batch_size: int, seq_len: int) -> int:
-    """Peak in bytes of two steps in pure bf16 with fused AdamW and flash attention."""
-    setup = TrainingSetup(
-        model=model,
-        precision=PURE_BF16,
-        optimizer=FUSED_ADAMW,
-        seq_len=seq_len,
-        recomputation=strategy,
-        micro_batch_size=micro_batch_size,
-    )
-    return estimate_memory(setup).peak_bytes
-
-
-@cache
 def overhead_of(model: ModelConfig, strategy: Strategy, seq_len: int) -> float:
     """FLOPs run again ÷ those of a plain step: the same for any number of sequences."""
     setup = TrainingSetup(model=model, precision=PURE_BF16, seq_len=seq_len)
     return step_flops(setup, strategy).overhead
 
 
+@cache
 def points(model: ModelConfig, micro_batch_size: int, seq_len: int) -> tuple[Point, ...]:
-    """Every shown strategy on the plane, in the order of ``shown_strategies``."""
+    """Every shown strategy on the plane: two steps in pure bf16 with fused AdamW and flash attention."""
+    shape = {"micro_batch_size": micro_batch_size, "seq_len": seq_len}
+    setup = TrainingSetup(model=model, precision=PURE_BF16, optimizer=FUSED_ADAMW, **shape)
     return tuple(
         Point(
             strategy=strategy,
             overhead=overhead_of(model, strategy, seq_len),
-            peak_bytes=peak_at(model, strategy, micro_batch_size, seq_len),
+            peak_bytes=estimate_memory(setup.under(strategy)).peak_bytes,
         )
         for strategy in shown_strategies(model)
     )
@@ -232,9 +203,10 @@ def cheapest_that_fits(setup: TrainingSetup, budget_bytes: int) -> Strategy:
     Raises: ValueError: none is.
     """
     tried = shown_strategies(setup.model)
-    fitting = [way for way in tried if estimate_memory(setup.under(way)).peak_bytes <= budget_bytes]
+    peaks = {way: estimate_memory(setup.under(way)).peak_bytes for way in tried}
+    fitting = [way for way, peak_bytes in peaks.items() if peak_bytes <= budget_bytes]
     if not fitting:
-        least = min(estimate_memory(setup.under(way)).peak_bytes for way in tried)
+        least = min(peaks.values())
         raise ValueError(
             f"budget_bytes={budget_bytes} is below the lowest peak of these strategies, {least}"
         )

@@ -88,20 +88,15 @@ class TrainingSetup:
 
     def _check_kernel(self) -> None:
         """CUDA's memory-efficient kernel refuses some heads, and PyTorch has no other one to run then."""
-        heads, dtype = f"head_dim={self.model.head_dim}", self.precision.compute_dtype
-        alignment, wanted = 4 if dtype == "float32" else 8, ""
-        if not self.uses_efficient_kernel:
-            return
-        if self.model.head_dim % alignment:
+        model, dtype, wanted = self.model, self.precision.compute_dtype, ""
+        heads, alignment = f"head_dim={model.head_dim}", 4 if dtype == "float32" else 8
+        is_grouped_flash = self.attention == "flash" and model.num_kv_heads < model.num_heads
+        if model.head_dim % alignment:
             wanted = f"a head_dim that is a multiple of {alignment}"
-        elif (
-            self.attention == "flash"
-            and dtype != "float32"
-            and self.model.num_kv_heads < self.model.num_heads
-        ):
-            heads = f"{heads} and num_kv_heads={self.model.num_kv_heads}"
+        elif is_grouped_flash and dtype != "float32":
+            heads += f" and num_kv_heads={model.num_kv_heads}"
             wanted = "a key head for every query head"
-        if wanted:
+        if wanted and self.uses_efficient_kernel:
             raise ValueError(
                 f"attention={self.attention!r} has no CUDA kernel for {heads} in {dtype}: the memory-efficient one "
                 f"wants {wanted}; attention='stored' takes any"
@@ -128,10 +123,8 @@ class TrainingSetup:
         """
         if self.device != "cuda" or self.attention == "stored":
             return False
-        is_refused = (
-            self.precision.compute_dtype == "float32" or self.model.head_dim > MAX_FLASH_HEAD_DIM
-        )
-        return self.attention == "efficient" or is_refused
+        is_wide = self.precision.compute_dtype == "float32"
+        return self.attention == "efficient" or is_wide or self.model.head_dim > MAX_FLASH_HEAD_DIM
 
     @property
     def tokens_per_micro_batch(self) -> int:

@@ -3,7 +3,7 @@
 A ``Strategy`` cuts the model's L blocks into regions and says which of them are run again in the backward,
 what a policy keeps of them, and by which of PyTorch's implementations. What a strategy stores and costs
 follows from the record alone: ``memkit.recomputation``. The record is played twice, on purpose: on paper by
-``formula.model``, in torch by ``program.strategies``.
+``formula.model``, in torch by ``program.transformer``.
 """
 
 from collections.abc import Callable
@@ -18,14 +18,9 @@ OPS = ("mm", "addmm", "bmm", "attention", "gelu", "silu")
 """Operations that a policy may save. ``attention`` is any fused kernel; a linear layer is ``addmm`` with a bias and
 ``mm`` without."""
 
-TORCH_NAMES = {op: (op,) for op in OPS} | {
-    "attention": (
-        "_scaled_dot_product_flash_attention",
-        "_scaled_dot_product_efficient_attention",
-        "_scaled_dot_product_cudnn_attention",
-        "_scaled_dot_product_flash_attention_for_cpu",
-    ),
-}
+ATTENTIONS = "flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu"
+TORCH_NAMES = {op: (op,) for op in OPS}
+TORCH_NAMES["attention"] = tuple(f"_scaled_dot_product_{name}" for name in ATTENTIONS)
 """What each of ``OPS`` is called in ``torch.ops.aten``. Which attention kernel runs depends on dtype, device and card,
 so a policy that is to work everywhere names all of them; the ``math`` fallback is no kernel, but ``bmm`` and others."""
 
@@ -72,21 +67,14 @@ class Strategy:
         """
         starts = range(0, num_layers, self.group_size)
         if self.num_segments:
-            size = num_layers // min(self.num_segments, num_layers)
-            starts = range(0, size * min(self.num_segments, num_layers), size)
-        cuts = [
-            range(start, stop)
-            for start, stop in zip(starts, [*starts[1:], num_layers], strict=True)
-        ]
-        end = (
-            min(self.num_again or len(cuts), len(cuts) - bool(self.num_segments))
-            if self.scope == "blocks"
-            else 0
-        )
-        return tuple(
-            (blocks, number < end and number % self.period == 0)
-            for number, blocks in enumerate(cuts)
-        )
+            num_segments = min(self.num_segments, num_layers)
+            size = num_layers // num_segments
+            starts = range(0, size * num_segments, size)
+        end = 0
+        if self.scope == "blocks":
+            end = min(self.num_again or len(starts), len(starts) - bool(self.num_segments))
+        cuts = enumerate(map(range, starts, [*starts[1:], num_layers]))
+        return tuple((blocks, n < end and n % self.period == 0) for n, blocks in cuts)
 
     def policy(self) -> Callable[[str], bool]:
         """Says of each operation of a region in turn, by its name in ``OPS``, whether what it puts out is kept."""
@@ -163,9 +151,8 @@ def sequential(num_segments: int) -> Strategy:
     """``checkpoint_sequential``: equal segments, of which the last is never run again."""
     as_whole_number("num_segments", num_segments, 1)
     code = f"x = checkpoint_sequential(model.blocks, {num_segments}, x, use_reentrant=False)"
-    return Strategy(
-        name=f"checkpoint_sequential, {num_segments} segments", num_segments=num_segments, code=code
-    )
+    name = f"checkpoint_sequential, {num_segments} segments"
+    return Strategy(name=name, num_segments=num_segments, code=code)
 
 
 def policy(name: str, *saved_ops: str, saves_every_second: bool = False) -> Strategy:
@@ -174,9 +161,8 @@ def policy(name: str, *saved_ops: str, saves_every_second: bool = False) -> Stra
     ops = "".join(f"    torch.ops.aten.{name}.default,\n" for name in names)
     code = f"saved_ops = [\n{ops}]\n{EVERY_SECOND if saves_every_second else ONE_LIST}\n"
     code += checkpoint_line("block", ", context_fn=context_fn")
-    return Strategy(
-        name=name, saved_ops=saved_ops, saves_every_second=saves_every_second, code=code
-    )
+    how = {"saved_ops": saved_ops, "saves_every_second": saves_every_second}
+    return Strategy(name=name, code=code, **how)
 
 
 ONE_LIST = "context_fn = partial(create_selective_checkpoint_contexts, saved_ops)"
@@ -197,6 +183,7 @@ SAVE_PRODUCTS = policy("save attention and products", "attention", "mm", "addmm"
 SAVE_EVERY_SECOND = policy(
     "save every second product", "attention", "mm", "addmm", saves_every_second=True
 )
+POLICIES = SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION
 
 
 RECOMPUTATIONS = {"none": NONE, "selective": CORE, "full": FULL}
@@ -207,18 +194,5 @@ run again (Korthikanti et al. 2022)."""
 
 def all_strategies(num_layers: int) -> tuple[Strategy, ...]:
     """Every strategy of the book, for a model of so many layers."""
-    return (
-        NONE,
-        CORE,
-        SAVE_PRODUCTS,
-        SAVE_EVERY_SECOND,
-        SAVE_ATTENTION,
-        FULL,
-        FULL_NO_STOP,
-        FULL_REENTRANT,
-        every(2),
-        every(3),
-        square_root_groups(num_layers),
-        sequential(4),
-        HOST,
-    )
+    whole = FULL, FULL_NO_STOP, FULL_REENTRANT, every(2), every(3)
+    return (NONE, CORE, *POLICIES, *whole, square_root_groups(num_layers), sequential(4), HOST)

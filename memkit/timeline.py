@@ -55,25 +55,6 @@ class Event:
     micro_batch: int = 1
 
 
-def play(changes: Iterable[tuple[str, int]], now: dict[str, int]) -> dict[str, int]:
-    """Apply changes, each a part and bytes, to ``now``. Returns the parts at the (first) highest moment.
-
-    >>> now = dict.fromkeys(PARTS, 0)
-    >>> play([("activations", 8), ("gradients", 3), ("activations", -8), ("gradients", 5)], now)["activations"]
-    8
-    >>> now["gradients"]
-    8
-    """
-    peak, total = dict(now), sum(now.values())
-    peak_total = total
-    for part, num_bytes in changes:
-        now[part] += num_bytes
-        total += num_bytes
-        if total > peak_total:
-            peak, peak_total = dict(now), total
-    return peak
-
-
 @dataclass(frozen=True)
 class Levels:
     """Bytes of each part after each event; ``parts[part][index]`` are those after event ``index``."""
@@ -142,12 +123,8 @@ class Events(Sequence):
         now = dict.fromkeys((*PARTS, *map(key, self)), 0)
         parts = {part: [] for part in now}
         for event in self:
-            size = event.num_bytes
-            now[key(event)] += (
-                size
-                if granularity == 1
-                else round_up(abs(size), granularity) * (1 if size > 0 else -1)
-            )
+            size = round_up(abs(event.num_bytes), granularity)
+            now[key(event)] += size if event.num_bytes > 0 else -size
             for part, heights in parts.items():
                 heights.append(now[part])
         return Levels(parts)
@@ -307,14 +284,12 @@ class MemoryTimeline(Printable):
     def at(self, name: str, step: int | None = None, micro_batch: int | None = None) -> Instant:
         """The last instant called ``name`` (of that step and micro-batch, where given)."""
         matching = [
-            instant
-            for instant in self.instants
-            if instant.name == name
-            and step in (None, instant.step)
-            and micro_batch in (None, instant.micro_batch)
+            i
+            for i in self.instants
+            if i.name == name and step in (None, i.step) and micro_batch in (None, i.micro_batch)
         ]
         if not matching:
-            names = ", ".join(dict.fromkeys(instant.name for instant in self.instants))
+            names = ", ".join(dict.fromkeys(i.name for i in self.instants))
             raise ValueError(
                 f"no instant {name!r} (step={step}, micro_batch={micro_batch}); there are: {names}"
             )
@@ -330,33 +305,28 @@ class MemoryTimeline(Printable):
 
     def rows(self) -> list[list[str]]:
         """Instants as rows, parts as columns, in text; the first row is the header."""
-        header = ["instant", *(part.replace("_", " ") for part in PARTS), "total"]
-        columns = [[*instant.parts.values(), instant.total_bytes] for instant in self.instants]
-        return [header] + [
-            [_label(instant, self), *(format_bytes(value) for value in values)]
-            for instant, values in zip(self.instants, columns, strict=True)
-        ]
+        rows = [["instant", *(part.replace("_", " ") for part in PARTS), "total"]]
+        for instant in self.instants:
+            values = *instant.parts.values(), instant.total_bytes
+            rows.append([_label(instant, self), *map(format_bytes, values)])
+        return rows
 
     def table(self) -> Text:
         """``rows`` as aligned text."""
         return aligned_table(self.rows())
 
     def __str__(self) -> str:
-        at_least = "at least " if "left out" in self.provenance else ""
+        at_least, left_out = "", self.provenance.get("left out", "")
+        if left_out:
+            at_least, left_out = "at least ", f"left out: {left_out}"
         peak = f"peak {at_least}{format_bytes(self.peak_bytes)} at {_label(self.peak, self)}"
-        left_out = (
-            f"left out: {self.provenance['left out']}" if "left out" in self.provenance else ""
-        )
-        return on_page(
-            f"{self.source}, {self.device} rules: {peak}", self.table(), left_out, between="\n"
-        )
+        title = f"{self.source}, {self.device} rules: {peak}"
+        return on_page(title, self.table(), left_out, between="\n")
 
     def to_json(self) -> str:
         """JSON text that ``from_json`` reads back to an equal timeline."""
-        events = [asdict(event) for event in self.events]
-        return json.dumps(
-            {**asdict(replace(self, events=())), "events": events}, indent=1, sort_keys=True
-        )
+        data = asdict(replace(self, events=())) | {"events": [asdict(e) for e in self.events]}
+        return json.dumps(data, indent=1, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> "MemoryTimeline":
@@ -366,24 +336,20 @@ class MemoryTimeline(Printable):
         """
         try:
             data = json.loads(text)
-            records = {"instants": Instant, "events": Event}
-            return cls(
-                **data
-                | {key: tuple(kind(**item) for item in data[key]) for key, kind in records.items()}
-            )
+            for key, kind in (("instants", Instant), ("events", Event)):
+                data[key] = tuple(kind(**item) for item in data[key])
+            return cls(**data)
         except (AttributeError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"no timeline: {type(error).__name__} {error}") from error
 
 
 def _label(instant: Instant, timeline: MemoryTimeline) -> str:
-    steps = {i.step for i in timeline.instants}
-    micro_batches = {
-        i.micro_batch for i in timeline.instants if i.name.startswith(("forward", "backward"))
-    }
-    label = instant.name
-    if len(micro_batches) > 1 and instant.name.startswith(("forward", "backward")):
-        label += f", micro-batch {instant.micro_batch}"
-    if len(steps) > 1 and instant.name != "init":
+    label, repeated = instant.name, ("forward", "backward")
+    if label.startswith(repeated):
+        of_batches = (i for i in timeline.instants if i.name.startswith(repeated))
+        if len({i.micro_batch for i in of_batches}) > 1:
+            label += f", micro-batch {instant.micro_batch}"
+    if len({i.step for i in timeline.instants}) > 1 and instant.name != "init":
         label += f", step {instant.step}"
     return label
 
@@ -409,32 +375,28 @@ def compare(*timelines: MemoryTimeline, names: Iterable[str] = INSTANTS) -> Text
     if len(timelines) < 2:
         raise ValueError(f"compare needs at least two timelines, got {len(timelines)}")
     *_, last = timelines
-    known = dict.fromkeys(
-        (*INSTANTS, *(instant.name for timeline in timelines for instant in timeline.instants))
-    )
+    known = dict.fromkeys((*INSTANTS, *(i.name for t in timelines for i in t.instants)))
     wanted = {as_one_of("names", name, known) for name in names}
     columns = [t.source for t in timelines]
     rows = [["instant", *columns, *(f"{c} ÷ {columns[-1]}" for c in columns[:-1])]]
+
+    def add(label: str, values: Sequence[int | None]) -> None:
+        ratios = (format_ratio(value, values[-1]) for value in values[:-1])
+        rows.append([label, *map(format_bytes, values), *ratios])
+
     totals = [
         {(i.name, i.step, i.micro_batch): i.total_bytes for i in t.instants} for t in timelines
     ]
-    keys = [(i.name, i.step, i.micro_batch) for i in last.instants if i.name in wanted]
-    for key, instant in zip(keys, (i for i in last.instants if i.name in wanted), strict=True):
-        values = [column.get(key) for column in totals]
-        ratios = [format_ratio(value, values[-1]) for value in values[:-1]]
-        rows.append([_label(instant, last), *(format_bytes(value) for value in values), *ratios])
-    peaks = [t.peak_bytes for t in timelines]
-    ratios = [format_ratio(value, peaks[-1]) for value in peaks[:-1]]
-    partial = [(t, t.provenance["left out"]) for t in timelines if "left out" in t.provenance]
-    rows.append(["peak", *(format_bytes(value) for value in peaks), *ratios])
-    notes = [f"{t.source}: at least; left out: {left_out}" for t, left_out in partial]
+    for i in last.instants:
+        if i.name in wanted:
+            add(_label(i, last), [each.get((i.name, i.step, i.micro_batch)) for each in totals])
+    add("peak", [t.peak_bytes for t in timelines])
+    left_out = {t.source: t.provenance["left out"] for t in timelines if "left out" in t.provenance}
+    notes = [f"{source}: at least; left out: {words}" for source, words in left_out.items()]
     moments = [_label(t.peak, t) for t in timelines]
     if len(set(moments)) > 1:
-        pairs = zip(timelines, moments, strict=True)
-        notes.append(
-            "The peaks are of different moments: "
-            + "; ".join(f"{t.source} at {m}" for t, m in pairs)
-        )
+        peaks = "; ".join(f"{s} at {moment}" for s, moment in zip(columns, moments, strict=True))
+        notes.append(f"The peaks are of different moments: {peaks}")
     return on_page(aligned_table(rows), *notes, between="\n")
 
 
@@ -452,10 +414,7 @@ def where(instant: Instant) -> str:
 
 def provenance_line(timeline: MemoryTimeline) -> str:
     """Where a timeline's numbers come from, in one line: source, rules or card, versions, date."""
-    origin = [
-        str(timeline.provenance[key])
-        for key in ("card", "torch", "date")
-        if key in timeline.provenance
-    ]
+    known = timeline.provenance
+    origin = [str(known[key]) for key in ("card", "torch", "date") if key in known]
     rules = "CUDA's rules" if timeline.device == "cuda" else "a CPU's rules"
     return ", ".join([timeline.source, *(origin or [rules])])

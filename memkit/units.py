@@ -41,11 +41,8 @@ def shown(value: object) -> str:
     >>> shown("many"), shown([1] * 100)
     ("'many'", '[1, 1, 1, 1, 1, 1, ...]')
     """
-    text = (
-        _BRIEF.repr(value)
-        if isinstance(value, (list, tuple, dict, set, frozenset))
-        else repr(value)
-    )
+    is_whole = not isinstance(value, (list, tuple, dict, set, frozenset))
+    text = repr(value) if is_whole else _BRIEF.repr(value)
     text = " ".join(text.split()) if "\n" in text else text
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
@@ -145,11 +142,9 @@ def format_bytes(num_bytes: float | None, digits: int = 2) -> str:
     """
     if num_bytes is None:
         return "unknown"
-    return (
-        f"{num_bytes} B"
-        if abs(num_bytes) < KIB
-        else _in_units(num_bytes, KIB, ("KiB", "MiB", "GiB", "TiB"), digits)
-    )
+    if abs(num_bytes) < KIB:
+        return f"{num_bytes} B"
+    return _in_units(num_bytes, KIB, ("KiB", "MiB", "GiB", "TiB"), digits)
 
 
 def format_gb(num_bytes: float, digits: int = 1) -> str:
@@ -230,18 +225,17 @@ def on_page(*parts: str, between: str = "\n\n") -> Text:
             html += part.html
         else:
             lines = part.split("\n")
-            texts.append(
-                "\n".join(
-                    fill(line, PAGE_COLUMNS, subsequent_indent="  " * line.startswith("- "))
-                    if len(line) > PAGE_COLUMNS
-                    else line
-                    for line in lines
-                )
-            )
-            html += re.sub(
-                "`([^`]+)`", r"<code>\1</code>", f"<p>{'<br>'.join(map(escape, lines))}</p>"
-            )
+            texts.append("\n".join(map(_filled, lines)))
+            sentences = "<br>".join(map(escape, lines))
+            html += re.sub("`([^`]+)`", r"<code>\1</code>", f"<p>{sentences}</p>")
     return Text(between.join(texts), html)
+
+
+def _filled(line: str) -> str:
+    """A line broken at words, if it is longer than a page is wide."""
+    if len(line) <= PAGE_COLUMNS:
+        return line
+    return fill(line, PAGE_COLUMNS, subsequent_indent="  " * line.startswith("- "))
 
 
 def html_table(rows: Sequence[Sequence[str]]) -> str:
@@ -255,23 +249,18 @@ def html_table(rows: Sequence[Sequence[str]]) -> str:
     """
     if not rows:
         return ""
-    header = "".join(
-        f'<th scope="col">{escape(cell)}</th>' if cell else "<td></td>" for cell in rows[0]
-    )
-    header = (
-        header.replace('<th scope="col">', f'<th scope="col"{AT_LEFT}>', 1)
-        if rows[0][0]
-        else header
-    )
+
+    def name(cell: str, attributes: str) -> str:
+        return f"<th {attributes}>{escape(cell)}</th>" if cell else "<td></td>"
+
+    at_left = ' style="text-align:left"'
+    header = name(rows[0][0], 'scope="col"' + at_left)
+    header += "".join(name(cell, 'scope="col"') for cell in rows[0][1:])
     body = ""
     for first, *rest in rows[1:]:
         cells = "".join(f"<td>{escape(in_one_line(cell))}</td>" for cell in rest)
-        name = f'<th scope="row"{AT_LEFT}>{escape(first)}</th>' if first else "<td></td>"
-        body += f"<tr>{name}{cells}</tr>"
+        body += "<tr>" + name(first, 'scope="row"' + at_left) + cells + "</tr>"
     return f"<table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>"
-
-
-AT_LEFT = ' style="text-align:left"'
 
 
 def in_one_line(cell: str) -> str:
@@ -296,13 +285,13 @@ def aligned_table(rows: list[list[str]]) -> Text:
         isinstance(row, (list, tuple)) and len(row) == len(rows[0]) for row in rows
     ):
         raise ValueError(f"rows={shown(rows)} is no list of rows of equal length")
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = []
-    for first, *others in rows:
-        cells = [
-            first.ljust(widths[0]),
-            *(cell.rjust(w) for cell, w in zip(others, widths[1:], strict=True)),
-        ]
-        lines.append("  ".join(cells).rstrip())
     scrolling = f'<div style="overflow-x:auto" tabindex="0">{html_table(rows)}</div>'
-    return Text("\n".join([lines[0], "─" * len(lines[0]), *lines[1:]]), scrolling)
+    return Text(in_columns(rows, "<" + ">" * (len(rows[0]) - 1)), scrolling)
+
+
+def in_columns(rows: Sequence[Sequence[str]], sides: str) -> str:
+    """Rows of text, each column flush left (``<``) or right (``>``); the first row is the header."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    formats = [f"{side}{width}" for side, width in zip(sides, widths, strict=True)]
+    lines = ["  ".join(map(format, row, formats)).rstrip() for row in rows]
+    return "\n".join([lines[0], "─" * len(lines[0]), *lines[1:]])

@@ -27,7 +27,14 @@ from memkit.formula.parameters import (
     parameter_ledger,
     times_of,
 )
-from memkit.formula.run import Run, run_of
+from memkit.formula.run import (
+    Run,
+    place,
+    run_of,
+    write_states,
+    write_update,
+    write_weights,
+)
 from memkit.formula.states import (
     StateTensor,
     gradient_tensors,
@@ -35,7 +42,6 @@ from memkit.formula.states import (
     shared_tensors,
     weight_tensors,
 )
-from memkit.formula.update import place, write_states, write_update, write_weights
 from memkit.models import ModelConfig
 from memkit.recipes import Precision
 from stepscope.optimizers import SharesMaps

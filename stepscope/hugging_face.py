@@ -1,8 +1,7 @@
 """A Hugging Face config.json as a ``ModelConfig``, or the words that say why it is none. Loads no torch.
 
-The formula knows GPT-2's family and Llama's, Qwen3's norms and Mixtral's experts. What a configuration has beyond them
-(shared experts, latent attention, encoders) is refused and named; ``stepscope.program.hugging_face`` traces the
-module.
+The formula knows GPT-2's family and Llama's, Qwen3's norms and Mixtral's experts. Any other ``model_type`` is refused;
+``stepscope.program.hugging_face`` traces the module.
 """
 
 import json
@@ -46,24 +45,6 @@ FAMILIES = {
 }
 """``model_type`` → the architecture, the names of the sizes, and what the family always has."""
 
-SHARED, OTHER = "every token uses shared experts, too", "its experts are not Mixtral's or Qwen3's"
-BEYOND = {
-    "kv_lora_rank": "keys and values are made from a latent vector (MLA)",
-    "n_shared_experts": SHARED,
-    "shared_expert_intermediate_size": SHARED,
-    "shared_intermediate_size": SHARED,
-    "swiglu_limit": "the gates of its experts are clamped",
-    "num_local_experts": OTHER,
-    "n_routed_experts": OTHER,
-    "num_experts": OTHER,
-    "query_pre_attn_scalar": "it has four norms a block, and windows of attention",
-    "is_encoder_decoder": "it has an encoder",
-    "d_kv": "it has an encoder",
-    "image_size": "it reads images",
-    "vision_config": "it reads images",
-}
-"""Keys that tell a model of another kind, and what they tell."""
-
 
 def read_config(config: str | Path | Mapping) -> dict:
     """A config.json, its folder, or its content, as a dictionary with ``model_type`` and ``architectures``.
@@ -89,7 +70,7 @@ def read_config(config: str | Path | Mapping) -> dict:
 def model_of_config(config: str | Path | Mapping) -> ModelConfig:
     """The ``ModelConfig`` of a config.json.
 
-    Raises: ValueError: as ``read_config``; a model that the formula does not describe, with the reason.
+    Raises: ValueError: as ``read_config``; a model that the formula does not describe.
 
     >>> llama = {"num_hidden_layers": 16, "hidden_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 8,
     ...          "intermediate_size": 8192, "vocab_size": 128256, "max_position_embeddings": 131072}
@@ -101,11 +82,10 @@ def model_of_config(config: str | Path | Mapping) -> ModelConfig:
     config = read_config(config)
     kind, name = config["model_type"], config.get("_name_or_path") or config["architectures"][0]
     if kind not in FAMILIES:
-        whole = config | (config.get("text_config") or {})  # models that read images have one
-        why = [words for key, words in BEYOND.items() if whole.get(key)]
-        reason = "; ".join(dict.fromkeys(why)) or f"the formula knows {', '.join(FAMILIES)}"
-        trace_it = "Trace it: stepscope report config.json, or in Python hugging_face_build(config)"
-        raise ValueError(f"model_type={kind!r} is no ModelConfig: {reason}. {trace_it}")
+        raise ValueError(
+            f"model_type={kind!r} is no ModelConfig: the formula knows {', '.join(FAMILIES)}. Trace it: "
+            "stepscope report config.json, or in Python hugging_face_build(config)"
+        )
     _, keys, choices = FAMILIES[kind]
     sizes = {ours: config[theirs] for ours, theirs in keys.items() if config.get(theirs)}
     missing = [

@@ -11,12 +11,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from memkit import optimizers as kit
+from memkit import recipes as kit
 from memkit.formula.kernels import sum_buffers
 from memkit.formula.liveness import Block
 from memkit.formula.parameters import Parameter
-from memkit.formula.update import RULES, Temporaries
-from memkit.optimizers import (
+from memkit.formula.run import RULES, Temporaries
+from memkit.recipes import (
     FIRST,
     IN_ONE_KERNEL,
     MOMENTUM,

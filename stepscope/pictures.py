@@ -4,13 +4,18 @@ Nothing is told by colour alone: a part has a hatch, a hole is empty, the unaske
 block has a dark frame.
 """
 
-from itertools import pairwise
 from textwrap import wrap
 
-from memkit.pictures.axes import DASHED, Scale, byte_ticks, draw_limit, round_ticks
 from memkit.pictures.colours import LOOKS, OKABE_ITO
-from memkit.pictures.planes import point
-from memkit.pictures.svg import GREY, PAPER, Chart, text_width
+from memkit.pictures.planes import SHAPES, plane, point, stairs
+from memkit.pictures.svg import (
+    DASHED,
+    GREY,
+    PAPER,
+    Chart,
+    Scale,
+    text_width,
+)
 from memkit.timeline import PARTS
 from memkit.units import MIB, format_bytes
 from stepscope.allocator.film import AllocatorState, Film, Piece, Row
@@ -48,19 +53,12 @@ def allocator_picture(film: Film, index: int | None = None, room: int = 0) -> Ch
         chart.words(90, y, f"{format_bytes(row.size, 0)} {_kind(row)}", 11, anchor="end")
         for piece in row.pieces:
             _draw_piece(chart, piece, x, y)
-    if len(rows) < len(state.rows):
-        chart.words(
-            90,
-            70 + each_row * (num_rows - 1),
-            f"{len(state.rows) - len(rows)} more",
-            11,
-            anchor="end",
-        )
+    if more := len(state.rows) - len(rows):
+        chart.words(90, 70 + each_row * (num_rows - 1), f"{more} more", 11, anchor="end")
     _draw_totals(chart, state, film, bottom + 36)
     parts = [(LOOKS[part], part.replace("_", " ")) for part in PARTS]
-    chart.legend(
-        [*parts, (REST, "unasked rest"), ((PAPER, ""), "hole")], 10, bottom + 106, 790, 10.5
-    )
+    parts += [(REST, "unasked rest"), ((PAPER, ""), "hole")]
+    chart.legend(parts, 10, bottom + 106, 790, 10.5)
     segments = "1 segment" if len(state.rows) == 1 else f"{len(state.rows)} segments"
     chart.alt = (
         f"After event {state.index} of {len(film)}: {state.words}. {segments}, "
@@ -109,15 +107,12 @@ def _draw_totals(chart: Chart, state: AllocatorState, film: Film, top: float) ->
     for row, (name, size, look, more) in enumerate(totals):
         y = top + 10 + 24 * row
         chart.words(90, y, name, 12, anchor="end")
-        chart.bar(
-            x.start, x(size), y, 18, look, tip=f"{name}: {format_bytes(size)}", data={"bytes": size}
-        )
+        tip = f"{name}: {format_bytes(size)}"
+        chart.bar(x.start, x(size), y, 18, look, tip=tip, data={"bytes": size})
         chart.words(512, y, format_bytes(size) + more, 12)
     if capacity is not None:
-        at = x(capacity)
-        chart.line(
-            [(at, top - 2), (at, top + 46)], OKABE_ITO[1], stroke_width=2, stroke_dasharray=DASHED
-        )
+        ends = [(x(capacity), top - 2), (x(capacity), top + 46)]
+        chart.line(ends, OKABE_ITO[1], stroke_width=2, stroke_dasharray=DASHED)
 
 
 def plans_figure(found: PlansFound, title: str) -> Chart:
@@ -125,70 +120,36 @@ def plans_figure(found: PlansFound, title: str) -> Chart:
 
     A mark's ``data-pick`` is the plan's place in ``found.plans``. Pale are those whose peak was worked out besides.
     """
-    front, card, first = found.front, found.plans[0].card, found.first
+    front, first = found.front, found.first
     shown = [plan for plan in found.played if plan.peak_bytes < 2 * plan.fit.room_bytes]
+    card, room = found.plans[0].card, found.plans[0].fit.room_bytes  # which works out its peak
     places = {id(plan): number for number, plan in enumerate(found.plans)}
     least = min((plan.seconds for plan in shown), default=1)
     longest = max((plan.seconds for plan in shown), default=1) / least
-    most = 1.05 * max([found.plans[0].fit.room_bytes, *(plan.peak_bytes for plan in shown)])
     chart = Chart(800, max(430, 86 + 62 * len(front)), title)
-    x = Scale(low=1 - 0.04 * longest, high=1.04 * longest, start=80, end=430)
-    y = Scale(low=0, high=most, start=372, end=56)
-    y.ticks_beside(chart, byte_ticks(most), 80, 430, "peak")
-    x.ticks_below(
-        chart,
-        [(t, f"{t:g}") for t in round_ticks(x.low, x.high)],
-        y.end,
-        y.start,
-        "time of a step ÷ least",
-    )
-    draw_limit(chart, y, found.plans[0].fit.room_bytes, 80, 430, f"room on {card.name}")
-    steps = [(x(plan.seconds / least), y(plan.peak_bytes)) for plan in front]
-    stairs = [
-        (x(plan.seconds / least), y(plan.peak_bytes))
-        for plan in sorted(front, key=lambda plan: -plan.seconds)
-    ]
-    corners = [corner for (a, b), (c, d) in pairwise(stairs) for corner in ((a, b), (c, b), (c, d))]
-    chart.line(corners or stairs, shade=GREY, stroke_width=1.4)
-    pale = [plan for plan in shown if not any(plan is step for step in front)]
-    for plan in (*pale, *front):
-        is_step = any(plan is step for step in front)
-        colour = OKABE_ITO[1 if plan is first else 0] if is_step else "currentColor"
-        tells = {
-            "tip": f"{format_bytes(plan.peak_bytes)}, {plan.seconds / least:.2f} × the least time: {plan.name}",
-            "data": {"pick": places[id(plan)], "bytes": plan.peak_bytes},
-        }
-        size = 5 if is_step else 3
-        style = {} if is_step else {"opacity": 0.3}
-        point(
-            chart,
-            x(plan.seconds / least),
-            y(plan.peak_bytes),
-            "circle",
-            colour,
-            size,
-            is_step,
-            **tells,
-            **style,
-        )
-    for number, (across, high) in enumerate(steps, 1):
+    most = max([room, *(plan.peak_bytes for plan in shown)])
+    ends, limit = (1 - 0.04 * longest, 1.04 * longest), (f"room on {card.name}", room)
+    x, y = plane(chart, 430, ends, "time of a step ÷ least", most, limit)
+    at = {id(plan): (x(plan.seconds / least), y(plan.peak_bytes)) for plan in shown}
+    stairs(chart, [at[id(plan)] for plan in sorted(front, key=lambda plan: -plan.seconds)])
+    numbers = {id(plan): number for number, plan in enumerate(front, 1)}
+    for plan in (*(plan for plan in shown if id(plan) not in numbers), *front):
+        size, style = (5, {}) if id(plan) in numbers else (3, {"opacity": 0.3})
+        colour = OKABE_ITO[1 if plan is first else 0] if id(plan) in numbers else "currentColor"
+        times = f"{plan.seconds / least:.2f} × the least time"
+        style["tip"] = f"{format_bytes(plan.peak_bytes)}, {times}: {plan.name}"
+        style["data"] = {"pick": places[id(plan)], "bytes": plan.peak_bytes}
+        point(chart, *at[id(plan)], SHAPES[0], colour, size, id(plan) in numbers, **style)
+    for number, plan in enumerate(front, 1):
+        across, high = at[id(plan)]
         chart.words(across + 9, high - 9, str(number), 11.5, bold=True)
     for number, plan in enumerate(front, 1):
-        lines = [
-            *wrap(f"{number}  {plan.name}", 50),
-            *wrap(f"gives up: {', '.join(plan.gives_up) or 'nothing'}", 56),
-        ]
-        if plan is first:
-            lines.append("chosen: the least price")
-        chart.words(450, 60 + 62 * (number - 1), "\n".join(lines), 11, at="top", bold=plan is first)
-    chart.words(
-        450,
-        60 + 62 * len(front),
-        "pale: other plans whose peak was worked out\ndashed: room on the card",
-        11,
-        shade=GREY,
-        at="top",
-    )
+        gives = f"gives up: {', '.join(plan.gives_up) or 'nothing'}"
+        lines = [*wrap(f"{number}  {plan.name}", 50), *wrap(gives, 56)]
+        lines += ["chosen: the least price"] * (plan is first)
+        chart.words(450, 62 * number - 2, "\n".join(lines), 11, at="top", bold=plan is first)
+    words = "pale: other plans whose peak was worked out\ndashed: room on the card"
+    chart.words(450, 60 + 62 * len(front), words, 11, shade=GREY, at="top")
     names = "; ".join(f"{plan.name} at {plan.seconds / least:.2f}" for plan in front)
     unbeaten = f"of {len(found.plans)} plans {len(front)} are unbeaten on the {card.name}"
     chart.alt = f"{title}: {unbeaten}, by time ÷ least: {names}."

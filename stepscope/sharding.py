@@ -33,7 +33,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from memkit.formats.records import dtype_bits, tensor_bytes
-from memkit.formula import update
 from memkit.formula.estimate import estimate_run
 from memkit.formula.liveness import FREED, Block, Recorder, Segment, Walk
 from memkit.formula.parameters import (
@@ -44,8 +43,7 @@ from memkit.formula.parameters import (
     output_parameters,
     parameter_ledger,
 )
-from memkit.formula.run import Run
-from memkit.formula.update import write_states, write_update, write_weights
+from memkit.formula.run import Run, keep_gradients, write_states, write_update, write_weights
 from memkit.setup import TrainingSetup
 from memkit.strategies import FULL
 from memkit.timeline import MemoryTimeline
@@ -245,7 +243,7 @@ class FullySharded(Rank):
         """Each block is gathered again, the one before it ahead; its gradients are reduced to a share."""
         ranks, out, outside = self.ranks.copy(), [], []
         last, is_freed = walk.backward[0].unit, self.layout.stage == 3
-        for segment in update.kept(walk.backward, walk.block_bytes, self.gradient_dtypes(setup)):
+        for segment in keep_gradients(walk.backward, walk.block_bytes, self.gradient_dtypes(setup)):
             unit, is_block = segment.unit, 0 < segment.unit < last
             if is_freed and is_block:
                 ranks.copy_out(unit, self.block, "temporary")

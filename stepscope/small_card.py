@@ -30,7 +30,7 @@ class SimulatedCard(TorchDispatchMode):
     def __init__(self, capacity_bytes: int):
         super().__init__()
         self.allocator = CachingAllocator(driver=Driver(capacity_bytes))
-        self.watches: dict[int, tuple[weakref.ref, int]] = {}
+        self.seen: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
@@ -50,15 +50,11 @@ class SimulatedCard(TorchDispatchMode):
 
     def _note(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
-        key, num_bytes = storage._cdata, storage.nbytes()
-        if key in self.watches or num_bytes == 0:
+        if storage in self.seen or not storage.nbytes():
             return
-        address = self.allocator.malloc(num_bytes)
-
-        def freed(_, key=key):
-            self.allocator.free(self.watches.pop(key)[1])
-
-        self.watches[key] = weakref.ref(storage, freed), address
+        address = self.allocator.malloc(storage.nbytes())
+        self.seen.add(storage)
+        weakref.finalize(storage, self.allocator.free, address).atexit = False
 
     allocated_bytes = property(lambda self: self.allocator.allocated_bytes)
     peak_allocated_bytes = property(lambda self: self.allocator.peak["allocated"])

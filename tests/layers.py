@@ -35,6 +35,7 @@ SWEEP = {
     "tests/book/test_part_one.py": "the kit's tests without stepscope",
     "tests/book/test_cuda_cells.py::test_a_program_of_make_record": "programs of make record on a pretend card",
     "tests/book/test_cuda_cells.py::test_an_assert_of_a_cell_sees": "mistakes that a CUDA cell's asserts see",
+    "tests/book/test_card_notebooks.py": "whole notebooks on a pretend card",
     "tests/book/test_gpu_run.py::test_a_dry_run": "a dry run of all measurements",
     "tests/book/test_gpu_run.py::test_ranks_keep": "a dry run of all measurements",
     "tests/book/test_training_ranks.py": "training on real ranks",

@@ -86,11 +86,11 @@ if sys.argv[1:]:
     from stepscope import *
     for room in sys.argv[1:]:
         __import__(room)
-from memkit import models, optimizers, recipes, strategies
+from memkit import models, recipes, strategies
 from memkit.cards import CARDS
 from memkit.formats.records import FORMATS
 from memkit.widgets import BatchPlanner, BitExplorer, FrontierExplorer, MemoryExplorer
-found = {"OPTIMIZERS": optimizers.OPTIMIZERS, "IMPLEMENTATIONS": optimizers.IMPLEMENTATIONS,
+found = {"OPTIMIZERS": recipes.OPTIMIZERS, "IMPLEMENTATIONS": recipes.IMPLEMENTATIONS,
          "PRECISIONS": recipes.PRECISIONS, "PUBLISHED_MODELS": models.PUBLISHED_MODELS,
          "RECOMPUTATIONS": strategies.RECOMPUTATIONS, "CARDS": CARDS, "FORMATS": FORMATS}
 for explorer in (MemoryExplorer, BatchPlanner, FrontierExplorer, BitExplorer):

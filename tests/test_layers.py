@@ -23,15 +23,12 @@ TORCH = {
     "program",
     "tracing",
     "measure",
-    "saved_tensors",
     "by_hand",
     "small_card",
     "tool",
 }
 """The rooms that run programs. ``widgets`` draws, with ipywidgets; the others load neither."""
 HEAVY = ("torch", "matplotlib", "ipywidgets")
-RULES = ["memkit.low_precision", "memkit.low_precision.autocast", "memkit.low_precision.scaling"]
-"""Formula, pictures and widgets use them; only the layer that follows them, ``fp8``, is torch's."""
 
 
 @cache
@@ -138,8 +135,8 @@ def test_a_room_loads_only_what_it_may():
         for name in order_of(package)
         if name != "__main__"
     ]
-    light = [name for room, name in modules if room not in TORCH and room != "widgets"] + RULES
-    runs = [name for room, name in modules if room in TORCH and name not in light]
+    light = [name for room, name in modules if room not in TORCH and room != "widgets"]
+    runs = [name for room, name in modules if room in TORCH]
     for name, loaded in loaded_after(light + runs).items():
         assert set(loaded) <= (set() if name in light else {"torch"}), name
     for name, loaded in loaded_after([name for room, name in modules if room == "widgets"]).items():

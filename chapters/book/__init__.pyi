@@ -17,9 +17,7 @@ from .checkup import (
     quietly as quietly,
 )
 from .claims import (
-    claim as claim,
     count_verdicts as count_verdicts,
-    ids_of as ids_of,
     load_claims as load_claims,
     printed_and_so as printed_and_so,
     verdicts_by_subject as verdicts_by_subject,
@@ -29,40 +27,22 @@ from .exercises import (
     check as check,
 )
 from .ledger_search import LedgerSearch as LedgerSearch
-from .many_cards import (
-    cards_words as cards_words,
-    load_many_cards as load_many_cards,
-)
-from .measurements import MEASUREMENTS as MEASUREMENTS
+from .many_cards import cards_words as cards_words
 from .patience import progress as progress
-from .pieces_of_logits import PiecesOfLogits as PiecesOfLogits
 from .predictions import (
     compare_guesses as compare_guesses,
     predict as predict,
 )
-from .public_runs import load_public_runs as load_public_runs
 from .question_cards import QuestionCards as QuestionCards
 from .questions import load_questions as load_questions
 from .ranks import run_on_ranks as run_on_ranks
 from .recordings import (
-    Recording as Recording,
-    find_recording as find_recording,
-    load_recordings as load_recordings,
     load_runs as load_runs,
     recorded as recorded,
     recorded_or_words as recorded_or_words,
-    save_recording as save_recording,
 )
 from .small_gpt import (
     SMALL_GPT as SMALL_GPT,
-    fine_tune as fine_tune,
-    held_out_loss as held_out_loss,
     make_small_gpt as make_small_gpt,
     text_batches as text_batches,
-    train as train,
-)
-from .small_programs import (
-    ragged_build as ragged_build,
-    small_net as small_net,
-    small_step as small_step,
 )

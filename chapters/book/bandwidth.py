@@ -81,20 +81,13 @@ class Bandwidths(Printable):
         rows = [["copy", "copied", "moved per second", "data sheet", "reached"]]
         for copy in self.copies:
             peak = copy.peak_bytes_per_s
-            rows.append(
-                [
-                    copy.name,
-                    format_bytes(copy.num_bytes),
-                    f"{format_gb(copy.bytes_per_s)}/s",
-                    f"{format_gb(peak)}/s" if peak else "–",
-                    f"{copy.bytes_per_s / peak:.0%}" if peak else "–",
-                ]
+            row = [copy.name, format_bytes(copy.num_bytes), f"{format_gb(copy.bytes_per_s)}/s"]
+            sheet = (
+                [f"{format_gb(peak)}/s", f"{copy.bytes_per_s / peak:.0%}"] if peak else ["–", "–"]
             )
-        where = (
-            f"on {self.device}"
-            if self.device
-            else "there is no CUDA card here: only the RAM is measured"
-        )
+            rows.append([*row, *sheet])
+        where = "there is no CUDA card here: only the RAM is measured"
+        where = f"on {self.device}" if self.device else where
         return on_page(aligned_table(rows), where, between="\n")
 
 

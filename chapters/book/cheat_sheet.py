@@ -5,7 +5,7 @@ it was depends on the job. So every technique is applied to two of them, one wit
 most of the peak, and one with many, whose activations are.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -33,26 +33,33 @@ LONGEST = 1.3
 """A bar longer than this share of the plain job's peak is cut, with a break in it; its number says how long it is."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Technique:
-    """One line of the sheet: ``applied`` gives a job with the technique, ``layout`` spreads its step over ranks.
-
-    ``price`` is in words, ``flag`` what a reader writes for it; ``chapter`` is its number.
-    """
+    """One line of the sheet: what a reader writes for it (``flag``), its price in words, and its chapter's number."""
 
     name: str
-    applied: Callable[[Job], Job] = replace
-    layout: Layout | None = None
     price: str
     flag: str
     chapter: str
 
+    @property
+    def layout(self) -> Layout | None:
+        """How its step is spread over ranks."""
+        return LAYOUT if "8 cards" in self.name else None
+
+    def applied(self, job: Job) -> Job:
+        """The job with the technique."""
+        change = CHANGES[self.name]
+        return change(job) if callable(change) else replace(job, **change)
+
+
+LAYOUT = Layout(stage=3, dp_size=8, param_dtype="bfloat16", reduce_dtype="float32")
+
 
 def with_lora(setup: Job, **choices: str) -> Job:
     """The job with only adapters of rank 16 trained, at every layer of the attention."""
-    attention = tuple(
-        name for name in linear_layers(setup.model) if name not in ("gate", "up", "down")
-    )
+    mlp = ("gate", "up", "down")
+    attention = tuple(name for name in linear_layers(setup.model) if name not in mlp)
     return replace(setup, precision=PURE_BF16, adapter=AdapterConfig(targets=attention, **choices))
 
 
@@ -61,113 +68,43 @@ def one_at_a_time(setup: Job) -> Job:
     return replace(setup, micro_batch_size=1, grad_accum_steps=setup.micro_batch_size)
 
 
-TECHNIQUES = (
-    Technique(
-        name="FP32 in place of autocast",
-        applied=partial(replace, precision=FP32),
-        price="slower products",
-        flag="no torch.autocast",
-        chapter="03",
-    ),
-    Technique(
-        name="pure BF16",
-        applied=partial(replace, precision=PURE_BF16),
-        price="updates rounded away",
-        flag="model.to(torch.bfloat16)",
-        chapter="03",
-    ),
-    Technique(
-        name="stored attention scores",
-        applied=partial(replace, attention="stored"),
-        price="more traffic",
-        flag='attn_implementation="eager"',
-        chapter="01",
-    ),
-    Technique(
-        name="AdamW, fused",
-        applied=partial(replace, optimizer=FUSED_ADAMW),
-        price="none",
-        flag="AdamW(…, fused=True)",
-        chapter="01",
-    ),
-    Technique(
-        name="8-bit AdamW",
-        applied=partial(replace, optimizer=OptimizerConfig(record=OPTIMIZERS["8-bit AdamW"])),
-        price="states rounded to 8 bits",
-        flag="bitsandbytes' AdamW8bit",
-        chapter="08",
-    ),
-    Technique(
-        name="step in the backward",
-        applied=partial(replace, place=Place.IN_BACKWARD),
-        flag="optimizer_in_bwd=True",
-        price="no accumulation, no clipping",
-        chapter="08",
-    ),
-    Technique(
-        name="AdamW's states on the host",
-        applied=partial(replace, place=Place.ON_HOST),
-        price="a step over PCIe",
-        flag="torchao's CPUOffloadOptimizer",
-        chapter="08",
-    ),
-    Technique(
-        name="every block checkpointed",
-        applied=partial(replace, recomputation=FULL),
-        price="a second forward",
-        flag="gradient_checkpointing=True",
-        chapter="04",
-    ),
-    Technique(
-        name="every second block",
-        applied=partial(replace, recomputation=every(2)),
-        price="half a second forward",
-        flag="checkpoint(block, x)",
-        chapter="04",
-    ),
-    Technique(
-        name="accumulation, one sequence a pass",
-        applied=one_at_a_time,
-        price="smaller products",
-        flag="gradient_accumulation_steps=8",
-        chapter="05",
-    ),
-    Technique(
-        name="LoRA of rank 16, BF16 base",
-        applied=with_lora,
-        price="few weights train",
-        flag="peft.LoraConfig(r=16)",
-        chapter="08",
-    ),
-    Technique(
-        name="QLoRA of rank 16",
-        applied=partial(with_lora, base="nf4"),
-        price="few train, base in 4 bits",
-        flag="load_in_4bit=True",
-        chapter="08",
-    ),
-    Technique(
-        name="fully_shard on 8 cards, a rank",
-        applied=partial(replace, precision=FP32),
-        layout=Layout(stage=3, dp_size=8, param_dtype="bfloat16", reduce_dtype="float32"),
-        price="3× the weights sent",
-        flag="fully_shard(block)",
-        chapter="09",
-    ),
-    Technique(
-        name="half the sequence",
-        applied=lambda setup: replace(setup, seq_len=setup.seq_len // 2),
-        price="shorter context",
-        flag="max_length=1024",
-        chapter="01",
-    ),
-    Technique(
-        name="checkpoints and fused AdamW",
-        applied=partial(replace, recomputation=FULL, optimizer=FUSED_ADAMW),
-        price="a second forward",
-        flag="both",
-        chapter="04",
-    ),
+CHANGES = {
+    "FP32 in place of autocast": {"precision": FP32},
+    "pure BF16": {"precision": PURE_BF16},
+    "stored attention scores": {"attention": "stored"},
+    "AdamW, fused": {"optimizer": FUSED_ADAMW},
+    "8-bit AdamW": {"optimizer": OptimizerConfig(record=OPTIMIZERS["8-bit AdamW"])},
+    "step in the backward": {"place": Place.IN_BACKWARD},
+    "AdamW's states on the host": {"place": Place.ON_HOST},
+    "every block checkpointed": {"recomputation": FULL},
+    "every second block": {"recomputation": every(2)},
+    "accumulation, one sequence a pass": one_at_a_time,
+    "LoRA of rank 16, BF16 base": with_lora,
+    "QLoRA of rank 16": partial(with_lora, base="nf4"),
+    "fully_shard on 8 cards, a rank": {"precision": FP32},
+    "half the sequence": lambda setup: replace(setup, seq_len=setup.seq_len // 2),
+    "checkpoints and fused AdamW": {"recomputation": FULL, "optimizer": FUSED_ADAMW},
+}
+"""Fields of a job that a technique changes, or a function of the job."""
+SHEET = """
+    FP32 in place of autocast | slower products | no torch.autocast | 03
+    pure BF16 | updates rounded away | model.to(torch.bfloat16) | 03
+    stored attention scores | more traffic | attn_implementation="eager" | 01
+    AdamW, fused | none | AdamW(…, fused=True) | 01
+    8-bit AdamW | states rounded to 8 bits | bitsandbytes' AdamW8bit | 08
+    step in the backward | no accumulation, no clipping | optimizer_in_bwd=True | 08
+    AdamW's states on the host | a step over PCIe | torchao's CPUOffloadOptimizer | 08
+    every block checkpointed | a second forward | gradient_checkpointing=True | 04
+    every second block | half a second forward | checkpoint(block, x) | 04
+    accumulation, one sequence a pass | smaller products | gradient_accumulation_steps=8 | 05
+    LoRA of rank 16, BF16 base | few weights train | peft.LoraConfig(r=16) | 08
+    QLoRA of rank 16 | few train, base in 4 bits | load_in_4bit=True | 08
+    fully_shard on 8 cards, a rank | 3× the weights sent | fully_shard(block) | 09
+    half the sequence | shorter context | max_length=1024 | 01
+    checkpoints and fused AdamW | a second forward | both | 04
+"""
+TECHNIQUES = tuple(
+    Technique(*map(str.strip, line.split("|"))) for line in SHEET.strip().splitlines()
 )
 
 
@@ -199,9 +136,8 @@ def apply_techniques(jobs: Mapping[str, TrainingSetup] = JOBS) -> tuple[Line, ..
     for technique in TECHNIQUES:
         applied = {name: technique.applied(job) for name, job in jobs.items()}
         peaks = {name: peak_of(job, technique.layout).total_bytes for name, job in applied.items()}
-        flops = max(
-            flops_per_token(applied[name]) / flops_per_token(job) for name, job in jobs.items()
-        )
+        ratios = (flops_per_token(applied[n]) / flops_per_token(job) for n, job in jobs.items())
+        flops = max(ratios)
         shares = {name: peaks[name] / plain[name] for name in jobs}
         lines.append(Line(technique=technique, peaks=peaks, shares=shares, flops=flops))
     return tuple(lines)
@@ -247,23 +183,19 @@ def sheet_figure(
     for row, (name, shares, _) in enumerate(rows):
         chart.words(10, 112 + 44 * row, name, 12)
         for number, (job, share) in enumerate((job, shares[job]) for job in jobs):
-            end = left + width * min(share, LONGEST) / LONGEST
-            y = 95 + 44 * row + (number + 0.5) * tall
-            tells = {
-                "tip": f"{name}, {job}: {share:.1%}",
-                "data": {"job": job, "share": f"{share:.6g}"},
-            }
-            chart.bar(left, end, y, tall, JOB_LOOKS[number], **tells)
+            end, y = (
+                left + width * min(share, LONGEST) / LONGEST,
+                95 + 44 * row + (number + 0.5) * tall,
+            )
+            tip, data = f"{name}, {job}: {share:.1%}", {"job": job, "share": f"{share:.6g}"}
+            chart.bar(left, end, y, tall, JOB_LOOKS[number], tip=tip, data=data)
             if share > LONGEST:
-                gap = [
-                    (end - a, y + b * tall)
-                    for a, b in ((20, 0.5), (14, -0.5), (9, -0.5), (15, 0.5))
-                ]
-                chart.area([gap], (PAPER, ""))
+                corners = ((20, 0.5), (14, -0.5), (9, -0.5), (15, 0.5))
+                chart.area([[(end - a, y + b * tall) for a, b in corners]], (PAPER, ""))
             chart.words(end + 6, y, f"{share:.0%}", 11)
-    lines = (
-        f"{name} {', '.join(f'{share:.0%}' for share in shares.values())}"
-        for name, shares, _ in rows
+    shown = (
+        (name, ", ".join(f"{share:.0%}" for share in shares.values())) for name, shares, _ in rows
     )
-    chart.alt = f"{title}, for {' and '.join(jobs)}: {'; '.join(lines)}."
+    lines = "; ".join(f"{name} {percents}" for name, percents in shown)
+    chart.alt = f"{title}, for {' and '.join(jobs)}: {lines}."
     return chart

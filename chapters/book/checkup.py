@@ -36,7 +36,7 @@ OTHER_PACKAGES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Finding:
     """One thing looked at: what is there, in a word how it is, and what to do about it ('' if nothing)."""
 
@@ -95,9 +95,9 @@ def doctor(environment: Mapping[str, str] | None = None) -> Diagnosis:
         cap_bytes, cap = gpu_cap_bytes(environment), None
     except ValueError as error:
         cap_bytes = None
-        cap = Finding(name="cap", found="unreadable", verdict="!", advice=f"{error}.")
+        cap = Finding("cap", "unreadable", "!", f"{error}.")
     if cap_bytes is not None:
-        cap = Finding(name="cap", found=format_bytes(cap_bytes), verdict=CAP_VARIABLE)
+        cap = Finding("cap", format_bytes(cap_bytes), CAP_VARIABLE)
     torch, runs_cuda = _torch_finding(gpu)
     findings = [
         _python_finding(),
@@ -154,10 +154,8 @@ def version_numbers(version: str) -> tuple[int, int]:
 def _python_finding() -> Finding:
     version = platform.python_version()
     if sys.version_info[:2] < OLDEST_PYTHON:
-        return Finding(
-            name="Python", found=version, verdict="old", advice="Use Python 3.11 or later."
-        )
-    return Finding(name="Python", found=version)
+        return Finding("Python", version, "old", "Use Python 3.11 or later.")
+    return Finding("Python", version)
 
 
 def _torch_finding(gpu: Gpu | None) -> tuple[Finding, bool]:
@@ -166,7 +164,7 @@ def _torch_finding(gpu: Gpu | None) -> tuple[Finding, bool]:
         advice = (
             "Install torch 2.13 (`make lab` does); without it only formulas and explorers work."
         )
-        return Finding(name="torch", found="not installed", verdict="missing", advice=advice), False
+        return Finding("torch", "not installed", "missing", advice), False
     found = f"{version.split('+')[0]}, {backend or 'CPU build'}"
     span = f"{OLDEST_TORCH[0]}.{OLDEST_TORCH[1]} to {NEWEST_TORCH[0]}.{NEWEST_TORCH[1]}"
     if not OLDEST_TORCH <= version_numbers(version) <= NEWEST_TORCH:
@@ -180,26 +178,26 @@ def _torch_finding(gpu: Gpu | None) -> tuple[Finding, bool]:
         advice = "torch for ROCm calls an AMD card cuda; this book is not tested there."
     else:
         verdict, advice = "ok", ""
-    return Finding(name="torch", found=found, verdict=verdict, advice=advice), backend is not None
+    return Finding("torch", found, verdict, advice), backend is not None
 
 
 def _package_finding(name: str, without: str) -> Finding:
     version = installed_version(name)
     if version is None:
         advice = f"Without {name}: {without}. pip install {name}"
-        return Finding(name=name, found="not installed", verdict="missing", advice=advice)
+        return Finding(name, "not installed", "missing", advice)
     if name == "ipywidgets" and version_numbers(version) < OLDEST_IPYWIDGETS:
         advice = f"ipywidgets {version} lacks what the explorers use: pip install 'ipywidgets>=8.1'"
-        return Finding(name=name, found=version, verdict="old", advice=advice)
-    return Finding(name=name, found=version)
+        return Finding(name, version, "old", advice)
+    return Finding(name, version)
 
 
 def _gpu_findings(gpu: Gpu | None, problem: str, cap_bytes: int | None) -> list[Finding]:
     if gpu is None:
         return [_no_gpu_finding(problem)]
     findings = [
-        Finding(name="card", found=gpu.name),
-        Finding(name="driver", found=gpu.driver_version),
+        Finding("card", gpu.name),
+        Finding("driver", gpu.driver_version),
     ]
     free, verdict, advice = gpu.free_bytes, "ok", ""
     limits = (free, cap_bytes, gpu.total_bytes, WANTED_GPU_BYTES)
@@ -210,34 +208,30 @@ def _gpu_findings(gpu: Gpu | None, problem: str, cap_bytes: int | None) -> list[
             f"{format_bytes(usable)} of the card are usable; chapters make themselves that small."
         )
     found = f"{format_bytes(free)} of {format_bytes(gpu.total_bytes)}"
-    findings.append(Finding(name="free on the card", found=found, verdict=verdict, advice=advice))
+    findings.append(Finding("free on the card", found, verdict, advice))
     if gpu.compute_capability:
         runs = matrix_dtypes(gpu.compute_capability)
         lacks = [dtype for dtype in MIN_CAPABILITY if dtype not in runs]
-        findings.append(Finding(name="multiplies", found=", ".join(runs) or "float32 only"))
+        findings.append(Finding("multiplies", ", ".join(runs) or "float32 only"))
         if lacks:
-            findings.append(Finding(name="lacks", found=", ".join(lacks), verdict="emulated"))
+            findings.append(Finding("lacks", ", ".join(lacks), "emulated"))
     return findings
 
 
 def _no_gpu_finding(problem: str) -> Finding:
     if problem:
-        return Finding(name="card", found="none usable", verdict="!", advice=f"{problem}.")
+        return Finding("card", "none usable", "!", f"{problem}.")
     if sys.platform == "darwin" and platform.machine() == "arm64":
-        return Finding(
-            name="card", found="Apple GPU, which has no CUDA allocator", verdict="not used"
-        )
-    return Finding(name="card", found="none", verdict="not needed")
+        return Finding("card", "Apple GPU, which has no CUDA allocator", "not used")
+    return Finding("card", "none", "not needed")
 
 
 def _ram_finding() -> Finding:
     available = available_ram_bytes()
     if available is not None and available < WANTED_RAM_BYTES:
         advice = f"{format_bytes(available)} of RAM are free; close other kernels, some cells want 2 GiB."
-        return Finding(
-            name="free RAM", found=format_bytes(available), verdict="little", advice=advice
-        )
-    return Finding(name="free RAM", found=format_bytes(available))
+        return Finding("free RAM", format_bytes(available), "little", advice)
+    return Finding("free RAM", format_bytes(available))
 
 
 if __name__ == "__main__":

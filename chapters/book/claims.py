@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 
-from memkit.units import Text, on_page
+from memkit.units import Text, as_one_of, on_page
 
 Figure = int | float | bool | str
 
@@ -86,9 +86,8 @@ class Figures(dict):
         in every case: outdated. Raises: AssertionError: the ledger has another verdict.
         """
         found = verdict_of(cases.values(), once)
-        shown = ", ".join(
-            f"{name} {'holds' if is_so else 'fails'}" for name, is_so in cases.items()
-        )
+        words = (f"{name} {'holds' if is_so else 'fails'}" for name, is_so in cases.items())
+        shown = ", ".join(words)
         assert found == self.verdict, f"the ledger says {self.verdict}; found {found}: {shown}"
 
 
@@ -102,9 +101,7 @@ def verdict_of(cases: Iterable[bool], once: bool | None = None) -> str:
     """
     cases = list(map(bool, cases))
     if not cases:
-        raise ValueError(
-            "cases=[] settle nothing: name at least one in which the sentence holds or fails"
-        )
+        raise ValueError("cases=[] settle nothing: name one in which the sentence holds or fails")
     if all(cases):
         return "true"
     if once:
@@ -143,18 +140,11 @@ class Claim:
     cases: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self):
-        if self.verdict not in VERDICTS:
-            raise ValueError(
-                f"{self.id}: verdict={self.verdict!r} is not one of {', '.join(VERDICTS)}"
-            )
+        as_one_of(f"{self.id}: verdict", self.verdict, VERDICTS)
         if (self.proof is None) == (self.reason is None):
-            raise ValueError(
-                f"{self.id} needs either a proof or a reason why there is none, not both"
-            )
-        if (
-            len(places := [name for name in ("cell", "about", "no_cell") if getattr(self, name)])
-            > 1
-        ):
+            raise ValueError(f"{self.id} needs a proof or a reason why there is none, not both")
+        places = [name for name in ("cell", "about", "no_cell") if getattr(self, name)]
+        if len(places) > 1:
             raise ValueError(f"{self.id} has {' and '.join(places)}: give one of them")
         if self.verdict == "opinion" and self.reason is None:
             raise ValueError(f"{self.id} is an opinion: give the reason, it cannot have a proof")
@@ -176,9 +166,8 @@ def group_of(claim_id: str) -> str:
     for letter, (_, first, last) in GROUPS.items():
         if claim_id in _ids(first, last):
             return letter
-    raise ValueError(
-        f"claim {claim_id!r} is outside C001 to C{max(last for *_, last in GROUPS.values()):03d}"
-    )
+    last = max(last for *_, last in GROUPS.values())
+    raise ValueError(f"claim {claim_id!r} is outside C001 to C{last:03d}")
 
 
 def ids_of(chapter: str) -> tuple[str, ...]:
@@ -187,12 +176,8 @@ def ids_of(chapter: str) -> tuple[str, ...]:
     >>> len(ids_of("01_memory_breakdown"))
     88
     """
-    if str(chapter) not in CHAPTERS:
-        raise ValueError(
-            f"chapter={chapter!r} settles no claims; chapters that do: {', '.join(CHAPTERS)}"
-        )
     ids = []
-    for part in CHAPTERS[chapter]:
+    for part in CHAPTERS[as_one_of("chapter", chapter, CHAPTERS)]:
         if part in GROUPS:
             ids += _ids(*GROUPS[part][1:])
         else:
@@ -201,19 +186,14 @@ def ids_of(chapter: str) -> tuple[str, ...]:
     return tuple(ids)
 
 
-def load_claims(path: str | Path = LEDGER) -> dict[str, Claim]:
+def load_claims() -> dict[str, Claim]:
     """Every claim of the ledger by id, in the ledger's order.
 
     >>> from book import load_claims
     >>> load_claims()["C028"].verdict
     'wrong'
     """
-    path = Path(path)
-    if not path.is_file():
-        raise ValueError(
-            f"no ledger of claims at {path}; it is the book's chapters/claims.toml, not the package's"
-        )
-    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    tables = tomllib.loads(LEDGER.read_text(encoding="utf-8"))
     return {claim_id: read_claim(claim_id, table) for claim_id, table in tables.items()}
 
 

@@ -14,15 +14,7 @@ from pathlib import Path
 
 from memkit.units import MIB
 
-_FIELDS = (
-    "name",
-    "uuid",
-    "driver_version",
-    "memory.total",
-    "memory.used",
-    "memory.free",
-    "compute_cap",
-)
+_FIELDS = "name uuid driver_version memory.total memory.used memory.free compute_cap".split()
 _SECONDS = 20
 
 
@@ -54,31 +46,21 @@ def ask_driver(environment: Mapping[str, str] | None = None) -> DriverAnswer:
     """
     environment = os.environ if environment is None else environment
     command = ["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
+    how = {"capture_output": True, "text": True, "timeout": _SECONDS, "env": dict(environment)}
     try:
-        done = subprocess.run(
-            command,
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            env=dict(environment),
-        )
+        done = subprocess.run(command, check=False, **how)
     except FileNotFoundError:
         return DriverAnswer()
     except (OSError, subprocess.TimeoutExpired) as error:
-        return DriverAnswer(
-            problem=f"nvidia-smi is there but gives no answer ({type(error).__name__})"
-        )
+        problem = f"nvidia-smi is there but gives no answer ({type(error).__name__})"
+        return DriverAnswer(problem=problem)
     if done.returncode:
-        first = (done.stdout + done.stderr).strip().splitlines()[:1]
-        return DriverAnswer(
-            problem=f"nvidia-smi fails: {first[0] if first else f'exit {done.returncode}'}"
-        )
+        first, *_ = *(done.stdout + done.stderr).strip().splitlines(), f"exit {done.returncode}"
+        return DriverAnswer(problem=f"nvidia-smi fails: {first}")
     rows = [row for row in csv.reader(done.stdout.splitlines(), skipinitialspace=True) if row]
     if any(len(row) != len(_FIELDS) for row in rows):
-        return DriverAnswer(
-            problem=f"nvidia-smi answers in an unknown form: {done.stdout.splitlines()[0]!r}"
-        )
+        form = repr(done.stdout.splitlines()[0])
+        return DriverAnswer(problem=f"nvidia-smi answers in an unknown form: {form}")
     gpus = tuple(_gpu(dict(zip(_FIELDS, row, strict=True))) for row in rows)
     visible = visible_gpus(gpus, environment.get("CUDA_VISIBLE_DEVICES"))
     hidden = "CUDA_VISIBLE_DEVICES hides every card" if gpus and not visible else ""
@@ -126,10 +108,9 @@ def _gpu(fields: Mapping[str, str]) -> Gpu:
     total, used, free = (int(size) * MIB if size.isdecimal() else None for size in sizes)
     major, _, minor = fields["compute_cap"].partition(".")
     capability = (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
+    named = {name: fields[name] for name in ("name", "uuid", "driver_version")}
     return Gpu(
-        name=fields["name"],
-        uuid=fields["uuid"],
-        driver_version=fields["driver_version"],
+        **named,
         total_bytes=total,
         used_bytes=used,
         free_bytes=free,

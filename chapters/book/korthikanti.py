@@ -143,13 +143,7 @@ def model_flops(model: PaperModel) -> int:
     16Bsh² for the MLP; 2Bshv for the logits. The backward costs twice the forward.
     """
     b, s, h = model.global_batch_size, model.seq_len, model.hidden_size
-    layer = (
-        6 * b * s * h**2
-        + 2 * b * s**2 * h
-        + 2 * b * s**2 * h
-        + 2 * b * s * h**2
-        + 16 * b * s * h**2
-    )
+    layer = b * s * h * (6 * h + 2 * s + 2 * s + 2 * h + 16 * h)
     return 3 * (model.num_layers * layer + 2 * b * s * h * model.vocab_size)
 
 

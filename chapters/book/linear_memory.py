@@ -17,8 +17,8 @@ docs/features/low_precision_training/introduction.
 
 from dataclasses import dataclass
 
+from memkit.formats.blocks import SCALINGS
 from memkit.formats.records import tensor_bytes
-from memkit.low_precision.scaling import SCALINGS
 from memkit.models import ModelConfig
 from memkit.units import as_one_of
 

@@ -65,36 +65,31 @@ def load_many_cards() -> list[ManyCardRun]:
     }
     with FILE.open(newline="", encoding="utf-8") as text:
         rows = csv.DictReader(line for line in text if not line.startswith("#"))
-        return [
-            ManyCardRun(**{name: convert[name](word) for name, word in row.items()}) for row in rows
-        ]
+        read = ({name: convert[name](word) for name, word in row.items()} for row in rows)
+        return [ManyCardRun(**row) for row in read]
 
 
 def store_many_cards(runs: list[ManyCardRun], note: str) -> None:
     """Write the table again; ``note`` says with what and when it was predicted."""
     with FILE.open("w", newline="", encoding="utf-8") as text:
         text.write(f"# {note}\n")
-        writer = csv.DictWriter(
-            text, [field.name for field in fields(ManyCardRun)], lineterminator="\n"
-        )
+        names = [field.name for field in fields(ManyCardRun)]
+        writer = csv.DictWriter(text, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(asdict(run) for run in runs)
 
 
 def cards_table(runs: list[ManyCardRun]) -> list[tuple[str, ...]]:
     """Errors by what is trained and by cards: median and worst, of the peak and at rest."""
-    table = [
-        ("trained", "cards", "runs", "peak: median", "worst", "at rest: median", "worst", "seconds")
-    ]
+    head = "trained,cards,runs,peak: median,worst,at rest: median,worst,seconds"
+    table = [tuple(head.split(","))]
     told = [run for run in runs if not run.refused]
     for kind in ("full", "LoRA", "QLoRA", "GPTQ-LoRA", *OTHERS):
         for cards in sorted({run.num_cards for run in told}):
             some = [run for run in told if (run.kind, run.num_cards) == (kind, cards)]
             if some:
                 seconds = statistics.median(run.seconds for run in some)
-                errors = [
-                    word for name in ("peak_error", "rest_error") for word in spread(some, name)
-                ]
+                errors = *spread(some, "peak_error"), *spread(some, "rest_error")
                 table.append((kind, str(cards), str(len(some)), *errors, f"{seconds:.0f}"))
     return table
 
@@ -117,7 +112,6 @@ def cards_words(runs: list[ManyCardRun] | None = None) -> Text:
     runs = runs or [run for run in load_many_cards() if run.kind != OTHERS[-1]]
     reasons = refusals(runs)
     lines = [f"{count:4} {reason}" for reason, count in reasons.most_common()]
-    counted = (
-        f"{len(runs)} rows: {len(runs) - reasons.total()} predicted, {reasons.total()} refused"
-    )
+    predicted = len(runs) - reasons.total()
+    counted = f"{len(runs)} rows: {predicted} predicted, {reasons.total()} refused"
     return on_page(aligned_table(cards_table(runs)), "\n".join([counted, *lines]))

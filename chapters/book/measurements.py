@@ -38,7 +38,7 @@ from stepscope.sharding import estimate_sharded
 from stepscope.tracing.trace import trace_script
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Measured:
     """What one measurement found, as a recording keeps it."""
 
@@ -49,7 +49,7 @@ class Measured:
 def record_card(device: str) -> Measured:
     """The card's own account of itself, and what the table of cards says about its memory."""
     if device == "cpu":
-        return Measured(numbers={"card": "none: a CPU has no memory of a card"})
+        return Measured({"card": "none: a CPU has no memory of a card"})
     properties = torch.cuda.get_device_properties()
     gpu = ask_driver().gpus[0] if ask_driver().gpus else None
     card = card_by_driver_name(properties.name)
@@ -65,7 +65,7 @@ def record_card(device: str) -> Measured:
         "memory_bus_bits": getattr(properties, "memory_bus_width", None),
         "compute_capability": f"{properties.major}.{properties.minor}",
     }
-    return Measured(numbers={name: value for name, value in numbers.items() if value is not None})
+    return Measured({name: value for name, value in numbers.items() if value is not None})
 
 
 def record_bandwidth(device: str) -> Measured:
@@ -77,7 +77,7 @@ def record_bandwidth(device: str) -> Measured:
         numbers[f"{slug}_bytes_per_s"] = copy.bytes_per_s
         if copy.peak_bytes_per_s:
             numbers[f"{slug}_data_sheet_bytes_per_s"] = copy.peak_bytes_per_s
-    return Measured(numbers=numbers)
+    return Measured(numbers)
 
 
 CONTEXT_STAGES = {
@@ -90,7 +90,7 @@ CONTEXT_STAGES = {
 def record_context(device: str) -> Measured:
     """Bytes a process takes outside PyTorch's allocator: the CUDA context, then the kernels it has loaded."""
     if device == "cpu":
-        return Measured(numbers={"context": "none: a CPU needs no context"})
+        return Measured({"context": "none: a CPU needs no context"})
     torch.cuda.init()
     numbers = {}
     with _child() as run:
@@ -100,13 +100,13 @@ def record_context(device: str) -> Measured:
             numbers[f"{stage}_bytes"] = free_before - torch.cuda.mem_get_info()[0] - reserved
             if smi_before is not None:
                 numbers[f"{stage}_by_nvidia_smi_bytes"] = _nvidia_smi_used() - smi_before - reserved
-    return Measured(numbers=numbers)
+    return Measured(numbers)
 
 
 def record_cublas_workspace(device: str) -> Measured:
     """Bytes the allocator keeps after a first matrix product, and after a first one in a backward."""
     if device == "cpu":
-        return Measured(numbers={"workspace": "none: a CPU's products keep no workspace"})
+        return Measured({"workspace": "none: a CPU's products keep no workspace"})
     torch._C._cuda_clearCublasWorkspaces()
     give_back()
     square = torch.ones(64, 64, device="cuda")
@@ -119,7 +119,7 @@ def record_cublas_workspace(device: str) -> Measured:
     after_backward = torch.cuda.memory_allocated() - held
     predicted = workspace_bytes(torch.cuda.get_device_capability())
     return Measured(
-        numbers={
+        {
             "after_forward_bytes": after_forward,
             "after_forward, predicted_bytes": predicted,
             "after_backward_bytes": after_backward,
@@ -174,7 +174,7 @@ def record_training_steps(device: str) -> Measured:
             numbers[f"{name}, {timeline.source}_peak_bytes"] = timeline.peak_bytes
             timelines[f"{name}, {timeline.source}"] = timeline
         give_back()
-    return Measured(numbers=numbers, timelines=timelines)
+    return Measured(numbers, timelines)
 
 
 KERNELS = {
@@ -226,7 +226,7 @@ def record_attention_kernels(device: str) -> Measured:
         numbers[f"{kernel}, peak_bytes"] = measured.peak_bytes
         timelines[kernel] = measured
         give_back()
-    return Measured(numbers=numbers, timelines=timelines)
+    return Measured(numbers, timelines)
 
 
 def record_card_formats(device: str) -> Measured:
@@ -236,7 +236,7 @@ def record_card_formats(device: str) -> Measured:
     numbers |= {
         f"a cast beyond the range of {name}": rule for name, rule in cast_overflows(device).items()
     }
-    return Measured(numbers=numbers)
+    return Measured(numbers)
 
 
 def autocast_build(device: str, hidden_size: int, trains: bool, caches_casts: bool) -> Callable:
@@ -280,7 +280,7 @@ def record_autocast(device: str) -> Measured:
         numbers[f"{words}, peak of the forward_bytes"] = measured.at("forward peak").total_bytes
         timelines[words] = measured
         give_back()
-    return Measured(numbers=numbers, timelines=timelines)
+    return Measured(numbers, timelines)
 
 
 def record_matmul_rates(device: str) -> Measured:
@@ -300,22 +300,20 @@ def record_matmul_rates(device: str) -> Measured:
             numbers[f"{name}_tflops"] = 2 * size**3 / seconds / 1e12
     finally:
         torch.set_float32_matmul_precision(before)
-    return Measured(numbers=numbers)
+    return Measured(numbers)
 
 
 def record_fp8_products(device: str) -> Measured:
     """Seconds of square products in bf16, in FP8, and in FP8 with the casts of both operands."""
     if device == "cpu" or torch.cuda.get_device_capability() < (8, 9):
-        return Measured(
-            numbers={"FP8 products": "none: they need a card of compute capability 8.9"}
-        )
+        return Measured({"FP8 products": "none: they need a card of compute capability 8.9"})
     found = time_products((1024, 2048, 4096, 8192, 16384))
     names, numbers = {"bf16": "bf16", "fp8": "FP8", "cast": "FP8 with casts"}, {}
     for size, row in found.items():
         numbers |= {
             f"{size} squared, {names[kind]}_seconds": seconds for kind, seconds in row.items()
         }
-    return Measured(numbers=numbers)
+    return Measured(numbers)
 
 
 FROM_LIBRARIES = tuple(
@@ -341,7 +339,7 @@ def record_optimizer_steps(device: str) -> Measured:
             numbers[f"{slug}_peak_bytes"] = torch.cuda.max_memory_allocated()
         del step
         give_back()
-    return Measured(numbers=numbers)
+    return Measured(numbers)
 
 
 def record_ranks(device: str) -> Measured:
@@ -349,7 +347,7 @@ def record_ranks(device: str) -> Measured:
     num_cards = torch.cuda.device_count() if device == "cuda" else 0
     if num_cards == 1:
         return Measured(
-            numbers={"ranks": "none: this machine has one card, and nccl wants one for each rank"}
+            {"ranks": "none: this machine has one card, and nccl wants one for each rank"}
         )
     num_ranks, names = (
         (2, ("DDP", "ZeRO-3")) if device == "cpu" else (min(num_cards, MAX_RANKS), ())
@@ -368,7 +366,7 @@ def record_ranks(device: str) -> Measured:
         )
         numbers[f"{name}, losses off one process's by"] = worst
         numbers |= {f"{name}, {kind}_bytes": num_bytes for kind, num_bytes in row["sent"].items()}
-    return Measured(numbers=numbers)
+    return Measured(numbers)
 
 
 MEASUREMENTS: dict[tuple[str, str], Callable[[str], Measured]] = {

@@ -28,18 +28,7 @@ from pathlib import Path
 from memkit.units import MIB, Text, aligned_table, on_page
 
 FILE = Path(__file__).resolve().parents[1] / "recordings" / "public_runs.csv"
-FACTS = (
-    "set",
-    "half",
-    "run",
-    "card",
-    "model",
-    "optimizer",
-    "batch",
-    "config",
-    "outcome",
-    "measured_bytes",
-)
+FACTS = tuple("set half run card model optimizer batch config outcome measured_bytes".split())
 PREDICTED = ("expected_bytes", "low_bytes", "high_bytes", "allocated_bytes", "is_failure")
 ESTIMATORS = ("xmem", "dnnmem", "schedtune", "llmem", "accelerate")
 """Published estimators: xMem, DNNMem, SchedTune and LLMem with the figures that xMem's files give for the same runs;
@@ -144,9 +133,7 @@ def store_public_runs(runs: list[PublicRun], note: str) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow((*FACTS, *ESTIMATORS, *PREDICTED))
         for run in runs:
-            predicted = [
-                getattr(run.prediction, name) if run.prediction else "" for name in PREDICTED
-            ]
+            predicted = [getattr(run.prediction, name, "") for name in PREDICTED]
             estimates = [run.estimates.get(name, "") for name in ESTIMATORS]
             writer.writerow((*(getattr(run, name) for name in FACTS), *estimates, *predicted))
 
@@ -158,14 +145,12 @@ def note() -> str:
 
 
 def _run_of(row: dict[str, str]) -> PublicRun:
-    facts = {name: row[name] for name in FACTS} | {
-        name: int(row[name]) for name in ("batch", "measured_bytes")
-    }
+    numbers = {name: int(row[name]) for name in ("batch", "measured_bytes")}
+    facts = {name: row[name] for name in FACTS} | numbers
     estimates = {name: int(row[name]) for name in ESTIMATORS if row[name]}
     predicted = {name: int(row[name]) for name in PREDICTED if row[name]}
-    return PublicRun(
-        **facts, estimates=estimates, prediction=Prediction(**predicted) if predicted else None
-    )
+    prediction = Prediction(**predicted) if predicted else None
+    return PublicRun(**facts, estimates=estimates, prediction=prediction)
 
 
 def _is_fitted_on(run: PublicRun) -> bool:
@@ -192,15 +177,11 @@ def error_table(runs: list[PublicRun]) -> list[tuple[str, ...]]:
     table = [("runs", "half", "n", "by", "median", "90 %", "worst", "within 1 %", "too low")]
     for of_set in dict.fromkeys(run.set for run in runs):
         for half in ("given", "held"):
-            some = [
-                run
-                for run in runs
-                if (run.set, run.half, run.outcome) == (of_set, half, "ok") and run.prediction
-            ]
+            those, kind = [run for run in runs if run.prediction], (of_set, half, "ok")
+            some = [run for run in those if (run.set, run.half, run.outcome) == kind]
             if some:
-                table.append(
-                    (of_set, half, str(len(some)), "memkit", *_summary([run.error for run in some]))
-                )
+                own = _summary([run.error for run in some])
+                table.append((of_set, half, str(len(some)), "memkit", *own))
             for name in ESTIMATORS:
                 told = [run for run in some if run.estimates.get(name, 0) > 0]
                 errors = [run.estimates[name] / run.measured_bytes - 1 for run in told]
@@ -215,14 +196,8 @@ def _summary(errors: list[float]) -> tuple[str, ...]:
     at_90 = sizes[min(len(sizes) - 1, round(0.9 * (len(sizes) - 1)))]
     within = sum(size <= 0.01 for size in sizes) / len(errors)
     too_low = sum(error < -0.01 for error in errors) / len(errors)
-    worst = max(errors, key=abs)
-    return (
-        f"{statistics.median(sizes):.2%}",
-        f"{at_90:.2%}",
-        f"{worst:+.2%}",
-        f"{within:.0%}",
-        f"{too_low:.0%}",
-    )
+    shares = f"{max(errors, key=abs):+.2%}", f"{within:.0%}", f"{too_low:.0%}"
+    return f"{statistics.median(sizes):.2%}", f"{at_90:.2%}", *shares
 
 
 def words(runs: list[PublicRun] | None = None) -> Text:

@@ -7,7 +7,6 @@ has proved each of them before it stands in an answer.
 import random
 import tomllib
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 
 from book.claims import LEDGER, load_claims
@@ -51,32 +50,20 @@ class Question:
         return f"No. {self.wrong[choice]}"
 
 
-def load_questions(path: str | Path = QUESTIONS) -> dict[str, Question]:
+def load_questions() -> dict[str, Question]:
     """Every question by id, in the order of the file.
 
     >>> load_questions()["Q10"].answer
     'About half a GB'
     """
-    path = Path(path)
-    if not path.is_file():
-        raise ValueError(
-            f"no questions at {path}; they are the book's chapters/questions.toml, not the package's"
-        )
-    figures = {
-        claim_id: SimpleNamespace(**claim.figures) for claim_id, claim in load_claims().items()
-    }
-    return {
-        question_id: read_question(question_id, table, figures)
-        for question_id, table in tomllib.loads(path.read_text(encoding="utf-8")).items()
-    }
+    figures = {key: SimpleNamespace(**claim.figures) for key, claim in load_claims().items()}
+    tables = tomllib.loads(QUESTIONS.read_text(encoding="utf-8"))
+    return {key: read_question(key, table, figures) for key, table in tables.items()}
 
 
 def read_question(question_id: str, table: dict, figures: dict[str, SimpleNamespace]) -> Question:
     """The question that one table holds, the figures of ``figures`` put into its sentences."""
     texts = {name: table[name].format(**figures) for name in ("question", "answer", "because")}
-    wrong = {
-        choice.format(**figures): reason.format(**figures) for choice, reason in table["wrong"]
-    }
-    return Question(
-        id=question_id, wrong=wrong, cell=table.get("cell"), about=table.get("about"), **texts
-    )
+    wrong = {choice.format(**figures): why.format(**figures) for choice, why in table["wrong"]}
+    places = {name: table.get(name) for name in ("cell", "about")}
+    return Question(id=question_id, wrong=wrong, **texts, **places)

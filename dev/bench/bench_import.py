@@ -18,7 +18,7 @@ KERNEL_LIMIT_BYTES = 120 * 1024**2
 EXPLORING = """
 import sys
 from memkit.widgets.memory_explorer import MemoryExplorer
-from stepscope.widgets.adapter_explorer import AdapterExplorer
+from stepscope.widgets import AdapterExplorer
 panels = [MemoryExplorer(), AdapterExplorer()]
 print("torch" in sys.modules)
 """

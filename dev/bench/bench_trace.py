@@ -11,8 +11,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 
 from dev.bench import Row
 from memkit.models import LLAMA_2_7B
-from memkit.program.optimizers import make_optimizer
-from memkit.program.transformer import Transformer, random_batches, training_build
+from memkit.program.transformer import Transformer, make_optimizer, random_batches, training_build
 from memkit.recipes import PURE_BF16, OptimizerConfig
 from memkit.setup import TrainingSetup
 from memkit.tracing.trace import trace_memory

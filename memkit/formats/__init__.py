@@ -5,12 +5,9 @@ Chapter 02 is written with this folder. It knows bits and numbers, and nothing o
 Reading order:
 
 - ``records``: a format as a record of ten facts, from which the rest follows; the bits of a dtype by torch's name
-- ``single``: one value at a time in plain Python: decode, and round to the nearest
-- ``decoding``: from codes to values: every bit pattern of a format
-- ``rounding``: from values to codes: nearest even, toward zero, stochastic; overflow by torch's version
-- ``reading``: one code read aloud: its fields, its value, the next values on both sides
-- ``blocks``: values that share a scale: INT8, INT4, NF4, MX and NVFP4
-- ``running_sums``: sums that stick
+- ``single``: one value at a time in plain Python: decode, round to the nearest, and read aloud
+- ``rounding``: arrays of codes and values: nearest even, toward zero, stochastic; overflow by torch's version
+- ``blocks``: values that share a scale: INT8, INT4, NF4, MX and NVFP4, and FP8's tensors, rows and tiles
 """
 
 from memkit import lazy_names

@@ -2,43 +2,16 @@
 
 from .blocks import (
     BLOCK_FORMATS as BLOCK_FORMATS,
-    BlockFormat as BlockFormat,
-    Quantized as Quantized,
-    block_amax as block_amax,
     quantize as quantize,
 )
-from .decoding import (
-    all_values as all_values,
-    decode as decode,
-)
-from .records import (
-    FORMATS as FORMATS,
-    FloatFormat as FloatFormat,
-    TableFormat as TableFormat,
-    dtype_bits as dtype_bits,
-    get_format as get_format,
-    tensor_bytes as tensor_bytes,
-)
-from .reading import (
-    CodeReading as CodeReading,
-    Nearest as Nearest,
-    nearest_in as nearest_in,
-    number_text as number_text,
-    parse_number as parse_number,
-    read_code as read_code,
-)
+from .records import FORMATS as FORMATS
 from .rounding import (
     ROUNDINGS as ROUNDINGS,
-    encode as encode,
+    all_values as all_values,
+    decode as decode,
     round_to as round_to,
-    torch_overflow as torch_overflow,
-)
-from .running_sums import (
     running_sum as running_sum,
     sticking_point as sticking_point,
+    torch_overflow as torch_overflow,
 )
-from .single import (
-    code_fields as code_fields,
-    decode_one as decode_one,
-    encode_one as encode_one,
-)
+from .single import read_code as read_code

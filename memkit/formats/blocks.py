@@ -6,7 +6,10 @@ multiplies back by the **scale**, 1/m: x ~ scale * element. Stored are k element
 bits / k per value. NVFP4's scale is one in E4M3 for the block times one float32 for the whole tensor. All arithmetic
 is float32, as on a card.
 
-How the scale follows from the block's largest magnitude (amax) is a rule of its own, and libraries differ:
+m is what torchao and Transformer Engine call *scale*; its reciprocal, our scale, is what ``torch._scaled_mm`` and
+cuBLAS want and what is stored beside the elements. Two choices make a recipe: who shares a factor (the whole tensor, a
+row, 128 neighbours, a square of 128 x 128, 32 or 16 neighbours), and which numbers it may be. How the scale follows
+from the block's largest magnitude (amax) is a rule of its own, and libraries differ:
 
     ocp_floor         2^(floor(log2 amax) - e_max)       the largest value may saturate
     nvidia_round_up   amax / max, up to a power of two   nothing saturates
@@ -17,19 +20,18 @@ How the scale follows from the block's largest magnitude (amax) is a rule of its
 max is the element format's largest value and 2^e_max the power of two at or below it.
 
 Sources: OCP Microscaling Formats 1.0, section 6.3 (ocp_floor); NVIDIA cuBLAS, 1D block scaling
-(nvidia_round_up); NVIDIA 2025, arXiv:2509.25149 (NVFP4); DeepSeek-AI 2024, arXiv:2412.19437 (float8 in tiles
-of 128); Dettmers et al. 2023, arXiv:2305.14314 (NF4).
+(nvidia_round_up); NVIDIA 2025, arXiv:2509.25149 (NVFP4); DeepSeek-AI 2024, arXiv:2412.19437, section 3.3 (float8 in
+1x128 and 128x128); Dettmers et al. 2023, arXiv:2305.14314 (NF4); torchao 0.18, float8_utils.amax_to_scale and
+mx_tensor.to_mx; Transformer Engine 2.20, custom_recipes/quantization_nvfp4.py.
 """
 
 import math
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 import numpy as np
 
-from memkit.formats.decoding import decode
 from memkit.formats.records import FORMATS, FloatFormat, Format, get_format
-from memkit.formats.rounding import as_real, encode, round_to
+from memkit.formats.rounding import as_real, decode, encode, round_to
 from memkit.units import as_one_of, bytes_of
 
 RULES = ("ocp_floor", "nvidia_round_up", "nearest", "power_of_two", "unit")
@@ -39,7 +41,7 @@ ONE_AND_A_BIT = 1 + 2.0**-22
 """The product amax * m may end just above the largest element, by the rounding of m."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Scaling:
     """Who shares a scale, how it is stored and by which rule it follows from amax.
 
@@ -95,11 +97,11 @@ class Scaling:
         return elements + scales + self.has_tensor_scale * TENSOR_SCALE_BYTES
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class BlockFormat(Scaling):
     """Elements in blocks along the last dimensions, each block with one scale."""
 
-    element: Format
+    element: Format = FORMATS["float8_e4m3fn"]
 
     @property
     def block_size(self) -> int:
@@ -116,7 +118,7 @@ class BlockFormat(Scaling):
         return self.element.storage_bits + self.scale.storage_bits / self.block_size
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Factors:
     """One factor a block: ``multipliers`` before the cast, ``scales`` after the product, both float32.
 
@@ -151,37 +153,98 @@ class Quantized:
         return by_block(elements, self.factors.scales, self.scaling)
 
 
-def factors_of(amax: np.ndarray, scaling: Scaling, element: Format) -> Factors:
-    """The factors of blocks whose largest magnitudes are ``amax``. A block of zeros has the factor 1."""
-    largest, amax = element.max, amax.astype(np.float32)
+_E8M0, _E4M3, _E2M1 = map(get_format, ("float8_e8m0fnu", "float8_e4m3fn", "float4_e2m1fn"))
+BLOCK_FORMATS = {
+    fmt.name: fmt
+    for fmt in (
+        BlockFormat("mxfp8_e4m3", (32,), "ocp_floor", _E8M0, element=_E4M3),
+        BlockFormat("mxfp8_e5m2", (32,), "ocp_floor", _E8M0, element=FORMATS["float8_e5m2"]),
+        BlockFormat("mxfp6_e3m2", (32,), "ocp_floor", _E8M0, element=FORMATS["float6_e3m2fn"]),
+        BlockFormat("mxfp6_e2m3", (32,), "ocp_floor", _E8M0, element=FORMATS["float6_e2m3fn"]),
+        BlockFormat("mxfp4", (32,), "ocp_floor", _E8M0, element=_E2M1),
+        BlockFormat("nvfp4", (16,), "nearest", _E4M3, True, element=_E2M1),
+        BlockFormat("nvfp4_16x16", (16, 16), "nearest", _E4M3, True, element=_E2M1),
+        BlockFormat("float8_1x128", (128,), "nearest", element=_E4M3),
+        BlockFormat("float8_128x128", (128, 128), "nearest", element=_E4M3),
+        BlockFormat("int8_1x128", (128,), "nearest", element=FORMATS["int8"]),
+        BlockFormat(
+            "int4_group128", (128,), "nearest", FORMATS["float16"], element=FORMATS["int4"]
+        ),
+        BlockFormat("nf4_block64", (64,), "nearest", element=FORMATS["nf4"]),
+    )
+}
+"""The block formats of the book by name; integers are symmetric (no zero point), NF4 without double
+quantisation."""
+SCALINGS = {
+    scaling.name: scaling
+    for scaling in (
+        Scaling("none", (0, 0), "unit"),
+        Scaling("tensor", (0, 0), "nearest"),
+        Scaling("tensor_power_of_two", (0, 0), "power_of_two"),
+        Scaling("row", (1, 0), "nearest"),
+        Scaling("row_power_of_two", (1, 0), "power_of_two"),
+        Scaling("1x128", (1, 128), "power_of_two"),
+        Scaling("128x128", (128, 128), "power_of_two"),
+        Scaling("mx", (1, 32), "nvidia_round_up", _E8M0),
+        Scaling("mx_floor", (1, 32), "ocp_floor", _E8M0),
+        Scaling("nvfp4", (1, 16), "nearest", _E4M3, True),
+        Scaling("nvfp4_16x16", (16, 16), "nearest", _E4M3, True),
+    )
+}
+"""The scalings of matrices in training, by name. torchao's rowwise recipe is ``row_power_of_two``; Transformer
+Engine's block recipe takes powers of two too, DeepSeek's kernels the exact quotient."""
+
+
+def _by_name(kind: str, value: object, table: dict) -> object:
+    return table[as_one_of(kind, value, table)] if isinstance(value, str) else value
+
+
+def factors_from(amax: object, scaling: str | Scaling, element: str | Format) -> Factors:
+    """The factors of blocks whose largest magnitudes are ``amax``. A block of zeros has the factor 1.
+
+    Raises: ValueError: integers and tables have no MX format.
+
+    >>> float(factors_from(3.5, "tensor", "float8_e4m3fn").multipliers)    # 448 / 3.5
+    128.0
+    >>> float(factors_from(3.0, "row_power_of_two", "float8_e4m3fn").multipliers)    # 149.33, cut down
+    128.0
+    """
+    scaling, element = _by_name("scaling", scaling, SCALINGS), get_format(element)
+    amax, largest, scale = as_real(amax).astype(np.float32), element.max, scaling.scale
     if scaling.scale_rule == "unit":
-        return Factors(multipliers=np.ones_like(amax), block_scales=np.ones_like(amax))
-    if scaling.has_tensor_scale:
-        return _two_levels(amax, largest, scaling.scale)
-    if scaling.scale.name == "float8_e8m0fnu":
-        if (element, scaling.scale) not in [
-            (fmt.element, fmt.scale) for fmt in BLOCK_FORMATS.values()
-        ]:
+        return Factors(np.ones_like(amax), np.ones_like(amax))
+    if not scale.mantissa_bits:
+        if not isinstance(element, FloatFormat):
             raise ValueError(f"element={element.name!r} has no MX format")
-        codes = _power_scales(np.float64(amax), element, scaling.scale, scaling.scale_rule)
-        scales = np.where(amax == 0, np.float32(1), decode(codes, scaling.scale, dtype=np.float32))
-        return Factors(multipliers=1 / scales, block_scales=scales)
+        codes = _power_scales(np.float64(amax), element, scale, scaling.scale_rule)
+        scales = np.where(amax == 0, np.float32(1), decode(codes, scale, dtype=np.float32))
+        return Factors(1 / scales, scales)
     multipliers = _quotient(largest, amax)
     if scaling.scale_rule == "power_of_two":
         multipliers = np.ldexp(np.float32(1), np.frexp(multipliers)[1] - 1).astype(np.float32)
-    if scaling.scale.name != "float32":  # INT4's float16, or NVFP4's E4M3 alone
-        scales = round_to(1 / multipliers, scaling.scale, overflow="saturate")
-        return Factors(multipliers=_multipliers(scales), block_scales=scales)
-    return Factors(multipliers=multipliers, block_scales=1 / multipliers)
+    wanted, tensor_scale = 1 / multipliers, np.float32(1)
+    if scale.name == "float32":
+        return Factors(multipliers, wanted)
+    if scaling.has_tensor_scale:
+        # the float32 lifts the largest block's scale to 448, the end of E4M3
+        lift = _quotient(scale.max * largest, amax.max(initial=0))
+        wanted = amax * np.float32(lift * np.float32(1 / np.float32(largest)))
+        tensor_scale = np.float32(1 / lift)
+    block_scales = round_to(wanted, scale, overflow="saturate")
+    scales = block_scales * tensor_scale
+    with np.errstate(divide="ignore"):  # where a scale has rounded to zero, so do its elements
+        multipliers = np.where(scales == 0, np.float32(0), np.minimum(1 / scales, FLOAT32_MAX))
+    return Factors(multipliers.astype(np.float32), block_scales, float(tensor_scale))
 
 
-def quantize_to(x: object, element: Format, scaling: Scaling) -> Quantized:
-    """Quantise a tensor: multiply each block, saturate, round.
+def scale_to(x: object, element: str | Format, scaling: str | Scaling) -> Quantized:
+    """A tensor in ``element`` by a scaling: each block is multiplied by its factor, saturated and rounded.
 
     Raises: ValueError: the blocks do not tile the tensor.
     """
-    x = as_real(x).astype(np.float32)
-    factors = factors_of(block_amax(x, scaling), scaling, element)
+    x, element = as_real(x).astype(np.float32), get_format(element)
+    scaling = _by_name("scaling", scaling, SCALINGS)
+    factors = factors_from(block_amax(x, scaling), scaling, element)
     moved = by_block(x, factors.multipliers, scaling)
     codes = encode(moved, element, overflow="saturate")
     is_zero = decode(codes, element, dtype=np.float32) == 0
@@ -206,8 +269,16 @@ def quantize(values: object, fmt: str | BlockFormat, *, scale_rule: str | None =
     >>> quantize(block, "mxfp4", scale_rule="nvidia_round_up").dequantize()[-2:].tolist()    # the scale is 2
     [1.0, 8.0]
     """
-    fmt = BLOCK_FORMATS[as_one_of("format", fmt, BLOCK_FORMATS)] if isinstance(fmt, str) else fmt
-    return quantize_to(values, fmt.element, replace(fmt, scale_rule=scale_rule or fmt.scale_rule))
+    fmt = _by_name("format", fmt, BLOCK_FORMATS)
+    return scale_to(values, fmt.element, replace(fmt, scale_rule=scale_rule or fmt.scale_rule))
+
+
+def relative_error(x: object, held: object) -> float:
+    """Root mean square of the error by that of ``x``."""
+    x, held = as_real(x).astype(np.float64), as_real(held).astype(np.float64)
+    if x.shape != held.shape:
+        raise ValueError(f"held has the shape {held.shape}, x has {x.shape}")
+    return float(np.sqrt(np.mean((x - held) ** 2) / np.mean(x**2)))
 
 
 def _power_scales(amax: np.ndarray, element: Format, scale: FloatFormat, rule: str) -> np.ndarray:
@@ -223,30 +294,8 @@ def _power_scales(amax: np.ndarray, element: Format, scale: FloatFormat, rule: s
 
 def _quotient(largest: float, amax: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore", over="ignore"):
-        m = np.float32(largest) / amax
-    return np.where((amax == 0) | np.isinf(amax), np.float32(1), np.minimum(m, FLOAT32_MAX)).astype(
-        np.float32
-    )
-
-
-def _two_levels(amax: np.ndarray, largest: float, scale: FloatFormat) -> Factors:
-    """NVFP4: the float32 lifts the largest block's scale to 448, the end of E4M3; then each block's is rounded."""
-    lift = _quotient(scale.max * largest, amax.max(initial=0))
-    wanted = amax * np.float32(lift * np.float32(1 / np.float32(largest)))
-    codes = encode(wanted, scale, overflow="saturate")
-    block_scales, tensor_scale = decode(codes, scale, dtype=np.float32), np.float32(1 / lift)
-    multipliers = _multipliers(block_scales * tensor_scale)
-    return Factors(
-        multipliers=multipliers, block_scales=block_scales, tensor_scale=float(tensor_scale)
-    )
-
-
-def _multipliers(scales: np.ndarray) -> np.ndarray:
-    """1 / scale; where a scale has rounded to zero, so do its elements."""
-    with np.errstate(divide="ignore"):
-        return np.where(scales == 0, np.float32(0), np.minimum(1 / scales, FLOAT32_MAX)).astype(
-            np.float32
-        )
+        m = np.minimum(np.float32(largest) / amax, FLOAT32_MAX)
+    return np.where((amax == 0) | np.isinf(amax), np.float32(1), m).astype(np.float32)
 
 
 def block_amax(x: np.ndarray, scaling: Scaling) -> np.ndarray:
@@ -260,33 +309,3 @@ def by_block(x, factors, scaling: Scaling):
     return (x.reshape(scaling.grid(x.shape)) * factors.reshape(scaling.per_block(x.shape))).reshape(
         x.shape
     )
-
-
-BLOCK_FORMATS: MappingProxyType[str, BlockFormat] = MappingProxyType(
-    {
-        name: BlockFormat(
-            name=name,
-            element=FORMATS[element],
-            block_shape=shape,
-            scale=FORMATS[scale],
-            scale_rule=rule,
-            has_tensor_scale=name.startswith("nvfp4"),
-        )
-        for name, element, shape, scale, rule in (
-            ("mxfp8_e4m3", "float8_e4m3fn", (32,), "float8_e8m0fnu", "ocp_floor"),
-            ("mxfp8_e5m2", "float8_e5m2", (32,), "float8_e8m0fnu", "ocp_floor"),
-            ("mxfp6_e3m2", "float6_e3m2fn", (32,), "float8_e8m0fnu", "ocp_floor"),
-            ("mxfp6_e2m3", "float6_e2m3fn", (32,), "float8_e8m0fnu", "ocp_floor"),
-            ("mxfp4", "float4_e2m1fn", (32,), "float8_e8m0fnu", "ocp_floor"),
-            ("nvfp4", "float4_e2m1fn", (16,), "float8_e4m3fn", "nearest"),
-            ("nvfp4_16x16", "float4_e2m1fn", (16, 16), "float8_e4m3fn", "nearest"),
-            ("float8_1x128", "float8_e4m3fn", (128,), "float32", "nearest"),
-            ("float8_128x128", "float8_e4m3fn", (128, 128), "float32", "nearest"),
-            ("int8_1x128", "int8", (128,), "float32", "nearest"),
-            ("int4_group128", "int4", (128,), "float16", "nearest"),
-            ("nf4_block64", "nf4", (64,), "float32", "nearest"),
-        )
-    }
-)
-"""The block formats of the book by name; integers are symmetric (no zero point), NF4 without double
-quantisation."""

@@ -22,44 +22,8 @@ from types import MappingProxyType
 
 from memkit.units import as_one_of, bytes_of
 
-DTYPE_BITS = {
-    "float64": 64,
-    "float32": 32,
-    "float16": 16,
-    "bfloat16": 16,
-    "float8_e4m3fn": 8,
-    "float8_e5m2": 8,
-    "float8_e8m0fnu": 8,
-    "float4_e2m1fn": 4,
-    "int64": 64,
-    "int32": 32,
-    "int16": 16,
-    "int8": 8,
-    "uint8": 8,
-    "int4": 4,
-    "bool": 8,
-}
-"""Bits per value. A bool takes a whole byte in torch."""
 
-
-def dtype_bits(dtype: str, name: str = "dtype") -> int:
-    """Bits per value of ``dtype``; ``name`` is what the caller calls it, for the error.
-
-    Raises: ValueError: the name is not in ``DTYPE_BITS``.
-    """
-    return DTYPE_BITS[as_one_of(name, dtype, DTYPE_BITS)]
-
-
-def tensor_bytes(num_values: int, dtype: str) -> int:
-    """Bytes of a tensor of ``num_values`` values of ``dtype``, before any allocator rounds it.
-
-    >>> tensor_bytes(1024, "bfloat16")
-    2048
-    """
-    return bytes_of(num_values, dtype_bits(dtype))
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FloatFormat:
     """A floating-point format: field widths in bits, the bias, and how the special values are encoded."""
 
@@ -119,7 +83,7 @@ class FloatFormat:
         """Lowest finite value: ``-max``, or the smallest normal where there is neither sign nor zero."""
         if self.sign_bits:
             return -self.max
-        return 0.0 if self.has_zero else self.smallest_normal
+        return 0.0 if self.has_subnormals else self.smallest_normal
 
     @cached_property
     def smallest_normal(self) -> float:
@@ -151,10 +115,6 @@ class FloatFormat:
         return self.specials == "ieee"
 
     @cached_property
-    def has_zero(self) -> bool:
-        return self.has_subnormals
-
-    @cached_property
     def num_nans(self) -> int:
         """Codes that mean NaN."""
         per_sign = {"ieee": 2**self.mantissa_bits - 1, "fn": 1}.get(self.specials, 0)
@@ -183,12 +143,14 @@ class FloatFormat:
         return 2 * magnitudes - 1 if self.sign_bits else magnitudes
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TableFormat:
     """A format that is its list of values: code i means ``table[i]``."""
 
     name: str
     table: tuple[float, ...]
+    has_infinity = False
+    num_nans = 0
 
     @cached_property
     def bits(self) -> int:
@@ -215,76 +177,63 @@ class TableFormat:
         """Distinct values."""
         return len(self.table)
 
-    has_infinity = False
-    num_nans = 0
-
 
 Format = FloatFormat | TableFormat
 
-
-def _integer(name: str, bits: int) -> TableFormat:
-    """A signed integer in two's complement: the upper half of the codes are the negative numbers."""
-    half = 2 ** (bits - 1)
-    return TableFormat(
-        name=name, table=tuple(float(value) for value in (*range(half), *range(-half, 0)))
-    )
-
-
+# Quantiles of a normal distribution, scaled to end at -1 and 1, as bitsandbytes stores them in float32.
+_NF4 = """
+    -1.0 -0.6961928009986877 -0.5250730514526367 -0.39491748809814453
+    -0.28444138169288635 -0.18477343022823334 -0.09105003625154495 0.0
+    0.07958029955625534 0.16093020141124725 0.24611230194568634 0.33791524171829224
+    0.44070982933044434 0.5626170039176941 0.7229568362236023 1.0
+"""
 _FORMATS = (
-    FloatFormat(name="float64", exponent_bits=11, mantissa_bits=52, bias=1023),
-    FloatFormat(name="float32", exponent_bits=8, mantissa_bits=23, bias=127),
-    FloatFormat(name="tf32", exponent_bits=8, mantissa_bits=10, bias=127, padding_bits=13),
-    FloatFormat(name="bfloat16", exponent_bits=8, mantissa_bits=7, bias=127),
-    FloatFormat(name="float16", exponent_bits=5, mantissa_bits=10, bias=15),
-    FloatFormat(name="float8_e5m2", exponent_bits=5, mantissa_bits=2, bias=15),
-    FloatFormat(name="float8_e5m2fnuz", exponent_bits=5, mantissa_bits=2, bias=16, specials="fnuz"),
-    FloatFormat(name="float8_e4m3fn", exponent_bits=4, mantissa_bits=3, bias=7, specials="fn"),
-    FloatFormat(name="float8_e4m3", exponent_bits=4, mantissa_bits=3, bias=7),
-    FloatFormat(name="float8_e4m3fnuz", exponent_bits=4, mantissa_bits=3, bias=8, specials="fnuz"),
-    FloatFormat(
-        name="float8_e4m3b11fnuz", exponent_bits=4, mantissa_bits=3, bias=11, specials="fnuz"
-    ),
-    FloatFormat(name="float8_e3m4", exponent_bits=3, mantissa_bits=4, bias=3),
-    FloatFormat(
-        name="float8_e8m0fnu",
-        exponent_bits=8,
-        mantissa_bits=0,
-        bias=127,
-        specials="fn",
-        sign_bits=0,
-        has_subnormals=False,
-    ),
-    FloatFormat(name="float6_e3m2fn", exponent_bits=3, mantissa_bits=2, bias=3, specials="finite"),
-    FloatFormat(name="float6_e2m3fn", exponent_bits=2, mantissa_bits=3, bias=1, specials="finite"),
-    FloatFormat(name="float4_e2m1fn", exponent_bits=2, mantissa_bits=1, bias=1, specials="finite"),
-    _integer("int8", 8),
-    _integer("int4", 4),
-    # Quantiles of a normal distribution, scaled to end at -1 and 1, as bitsandbytes stores them in float32.
-    TableFormat(
-        name="nf4",
-        table=(
-            -1.0,
-            -0.6961928009986877,
-            -0.5250730514526367,
-            -0.39491748809814453,
-            -0.28444138169288635,
-            -0.18477343022823334,
-            -0.09105003625154495,
-            0.0,
-            0.07958029955625534,
-            0.16093020141124725,
-            0.24611230194568634,
-            0.33791524171829224,
-            0.44070982933044434,
-            0.5626170039176941,
-            0.7229568362236023,
-            1.0,
-        ),
-    ),
+    # name, exponent and mantissa bits, bias
+    FloatFormat("float64", 11, 52, 1023),
+    FloatFormat("float32", 8, 23, 127),
+    FloatFormat("tf32", 8, 10, 127, padding_bits=13),
+    FloatFormat("bfloat16", 8, 7, 127),
+    FloatFormat("float16", 5, 10, 15),
+    FloatFormat("float8_e5m2", 5, 2, 15),
+    FloatFormat("float8_e5m2fnuz", 5, 2, 16, specials="fnuz"),
+    FloatFormat("float8_e4m3fn", 4, 3, 7, specials="fn"),
+    FloatFormat("float8_e4m3", 4, 3, 7),
+    FloatFormat("float8_e4m3fnuz", 4, 3, 8, specials="fnuz"),
+    FloatFormat("float8_e4m3b11fnuz", 4, 3, 11, specials="fnuz"),
+    FloatFormat("float8_e3m4", 3, 4, 3),
+    FloatFormat("float8_e8m0fnu", 8, 0, 127, specials="fn", sign_bits=0, has_subnormals=False),
+    FloatFormat("float6_e3m2fn", 3, 2, 3, specials="finite"),
+    FloatFormat("float6_e2m3fn", 2, 3, 1, specials="finite"),
+    FloatFormat("float4_e2m1fn", 2, 1, 1, specials="finite"),
+    # integers in two's complement: the upper half of the codes are the negative numbers
+    TableFormat("int8", (*map(float, range(128)), *map(float, range(-128, 0)))),
+    TableFormat("int4", (*map(float, range(8)), *map(float, range(-8, 0)))),
+    TableFormat("nf4", tuple(map(float, _NF4.split()))),
 )
-
 FORMATS: MappingProxyType[str, Format] = MappingProxyType({fmt.name: fmt for fmt in _FORMATS})
 """Every format of the book by name: torch's spelling of the dtype, below 8 bits that of ml_dtypes."""
+
+_IN_TENSORS = "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 float8_e8m0fnu float4_e2m1fn int8 int4"
+DTYPE_BITS = {name: FORMATS[name].storage_bits for name in _IN_TENSORS.split()}
+DTYPE_BITS |= {"int64": 64, "int32": 32, "int16": 16, "uint8": 8, "bool": 8}
+"""Bits per value of a tensor's dtypes. A bool takes a whole byte in torch."""
+
+
+def dtype_bits(dtype: str, name: str = "dtype") -> int:
+    """Bits per value of ``dtype``; ``name`` is what the caller calls it, for the error.
+
+    Raises: ValueError: the name is not in ``DTYPE_BITS``.
+    """
+    return DTYPE_BITS[as_one_of(name, dtype, DTYPE_BITS)]
+
+
+def tensor_bytes(num_values: int, dtype: str) -> int:
+    """Bytes of a tensor of ``num_values`` values of ``dtype``, before any allocator rounds it.
+
+    >>> tensor_bytes(1024, "bfloat16")
+    2048
+    """
+    return bytes_of(num_values, dtype_bits(dtype))
 
 
 OVERFLOWS = ("saturate", "inf", "nan")

@@ -1,20 +1,70 @@
-"""From values to codes: rounding arrays into a format, with the rounding and the overflow chosen by name.
+"""Arrays of codes and values, to and fro, with the rounding and the overflow chosen by name; and sums that stick.
 
-It is the arithmetic of ``single``, on all values at once: scale each until the format's values
-stand 1 apart, round to a whole number, and count on from the code of its power of two. Tables of
-values (integers, NF4) take the nearest entry.
+It is the arithmetic of ``single``, on all values at once: scale each until the format's values stand 1 apart, round
+to a whole number, and count on from the code of its power of two. Tables of values (integers, NF4) take the nearest
+entry. A code is a whole number, 0 to 2^bits - 1; every format of this book is a subset of float64, so decoding into
+float64 is exact.
 
-Source: IEEE 754-2019, section 4.3 (directions; ties where there is one digit) and 7.4 (overflow).
+Sources: IEEE 754-2019, section 4.3 (directions; ties where there is one digit) and 7.4 (overflow); Figueroa 1995,
+doi:10.1145/221332.221334 (why rounding the float64 sum of two values gives the right value of a format with up to 25
+significant bits).
 """
+
+import functools
+import math
 
 import numpy as np
 
-from memkit.formats.decoding import decode
 from memkit.formats.records import FloatFormat, Format, TableFormat, check_overflow, get_format
+from memkit.formats.single import check_code, decode_one, encode_one
 from memkit.units import as_one_of
 
+MAX_TABLE_BITS, MAX_LISTED_BITS = 16, 19
+"""``decode`` looks up formats of so many bits; ``all_values`` lists them up to TF32's width: float32 has 4 billion."""
+MAX_MANTISSA_BITS = 24
 WHOLE = {"nearest_even": np.rint, "toward_zero": np.trunc, "up": np.ceil, "down": np.floor}
 ROUNDINGS = (*WHOLE, "stochastic")
+
+
+def decode(codes: object, fmt: str | Format, *, dtype: type = np.float64) -> np.ndarray:
+    """The values that ``codes`` stand for, exact in float64 (and in float32, for every format but float64).
+
+    Shapes: that of ``codes``.
+    Raises: TypeError: codes are not whole numbers. ValueError: a code outside ``0..2^bits - 1``.
+
+    >>> decode([0x00, 0x38, 0x7E, 0x7F], "float8_e4m3fn")
+    array([  0.,   1., 448.,  nan])
+    """
+    fmt, codes = get_format(fmt), np.asarray(codes)
+    if codes.dtype.kind not in "iu":
+        raise TypeError(f"codes of dtype {codes.dtype} are not whole numbers")
+    if codes.size:
+        check_code(int(codes.min()), fmt)
+        check_code(int(codes.max()), fmt)
+    if fmt.bits <= MAX_TABLE_BITS:
+        return _table(fmt, np.dtype(dtype).type)[codes]
+    values = [decode_one(code, fmt) for code in codes.ravel().tolist()]
+    return np.array(values, dtype).reshape(codes.shape)
+
+
+def all_values(fmt: str | Format) -> np.ndarray:
+    """Every finite value of the format, ascending, each once (-0 and +0 are one).
+
+    >>> all_values("float4_e2m1fn")
+    array([-6. , -4. , -3. , -2. , -1.5, -1. , -0.5,  0. ,  0.5,  1. ,  1.5,  2. ,  3. ,  4. ,  6. ])
+    """
+    fmt = get_format(fmt)
+    if fmt.bits > MAX_LISTED_BITS:
+        raise ValueError(
+            f"{fmt.name} has 2^{fmt.bits} codes; all_values lists formats of up to {MAX_LISTED_BITS} bits"
+        )
+    values = decode(np.arange(2**fmt.bits), fmt)
+    return np.unique(values[np.isfinite(values)] + 0.0)  # + 0.0 turns -0 into +0
+
+
+@functools.lru_cache(maxsize=64)
+def _table(fmt: Format, dtype: type) -> np.ndarray:
+    return np.array([decode_one(code, fmt) for code in range(2**fmt.bits)], dtype)
 
 
 def encode(
@@ -145,7 +195,7 @@ def _float_codes(
     else:
         whole = WHOLE[rounding](scaled)
     code = np.abs(whole).astype(np.int64) + ((e - e_min).astype(np.int64) << m)
-    if not fmt.has_zero:  # the smallest value has code 0, and nothing lies below it
+    if not fmt.has_subnormals:  # the smallest value has code 0, and nothing lies below it
         code = np.maximum(code - 2**m, 0)
         if rounding == "nearest_even":  # torch and ml_dtypes go up from just above it
             code = np.maximum(code, x > fmt.smallest_normal)
@@ -155,8 +205,58 @@ def _float_codes(
     code = np.minimum(code, fmt.largest_code)
     if overflow != "saturate":
         code[overflows] = fmt.infinity_code if overflow == "inf" else fmt.nan_code
-    has_no_code = (x == 0) & (not fmt.has_zero) | is_negative & (x != 0) & (not fmt.sign_bits)
+    has_no_code = (x == 0) & (not fmt.has_subnormals) | is_negative & (x != 0) & (not fmt.sign_bits)
     code[np.isnan(x) | has_no_code] = fmt.nan_code or 0
     if fmt.specials == "fnuz":  # there is no -0: its code is the NaN
         is_negative &= code != 0
     return code.astype(np.uint64) | np.where(is_negative, np.uint64(fmt.sign_mask), np.uint64(0))
+
+
+def running_sum(term: float, num_terms: int, fmt: str | FloatFormat) -> np.ndarray:
+    """The total after each of ``num_terms`` additions of ``term``, from 0, with everything held in ``fmt``.
+
+    Each sum is rounded to the nearest value, ties to even, and saturates.
+
+    Raises: ValueError: a format without fields or too precise.
+
+    >>> float(running_sum(0.001, 4096, "bfloat16")[-1])
+    0.5
+    """
+    fmt = get_format(fmt)
+    if (
+        not isinstance(fmt, FloatFormat)
+        or not fmt.has_subnormals
+        or fmt.mantissa_bits > MAX_MANTISSA_BITS
+    ):
+        raise ValueError(
+            f"running_sum needs a float format with a zero and up to 24 mantissa bits, not {fmt.name}"
+        )
+    t, total, totals = _held(term, fmt), 0.0, []
+    for _ in range(num_terms):
+        total = _held(total + t, fmt)
+        totals.append(total)
+    return np.array(totals)
+
+
+def _held(x: float, fmt: FloatFormat) -> float:
+    return decode_one(encode_one(x, fmt, overflow="saturate"), fmt)
+
+
+def sticking_point(term: float, fmt: str | FloatFormat) -> float:
+    """The total at which a positive ``term``, added again and again and rounded to nearest, stops counting.
+
+        2^e with the smallest e for which t <= 2^(e - m) / 2
+
+    From there on the term is at most half the distance to the next value, and ties go back to 2^e, which is
+    even. Infinite if the format ends before that.
+
+    >>> sticking_point(0.001, "bfloat16"), sticking_point(1, "float16"), sticking_point(1, "float8_e4m3fn")
+    (0.5, 2048.0, 16.0)
+    """
+    fmt = get_format(fmt)
+    t = _held(term, fmt)
+    if not t > 0:
+        raise ValueError(f"term={term!r} is {t} in {fmt.name}; a sum of it goes nowhere")
+    mantissa, exponent = math.frexp(t)  # t = mantissa * 2^exponent, with mantissa in [0.5, 1)
+    e = exponent - (mantissa == 0.5) + fmt.mantissa_bits + 1
+    return math.ldexp(1.0, e) if e <= fmt.max_exponent else math.inf

@@ -10,25 +10,15 @@ Reading order:
 - ``states``: what stays between steps: weights, gradients, optimizer states
 - ``kernels``: buffers that a CUDA kernel takes for its own work
 - ``operations``: the list's language: tensors, operations, checkpointed regions
-- ``liveness``: walks the list forward and back, and says when every byte comes and goes; list and walk as tables
+- ``liveness``: walks the list forward and back, and says when every byte comes and goes; the list as a table
 - ``model``: the list of a GPT-2 or a Llama, from the token ids to the loss, and what the CPU does otherwise
 - ``activations``: what a forward keeps for the backward, tensor by tensor
-- ``update``: what becomes of a finished gradient, and what a step of the optimizer makes
 - ``run``: how a run keeps, computes and steps its parameters
 - ``estimate``: bytes at each instant of a step: ``estimate_memory``
 """
 
-from .activations import (
-    Kept,
-    Ledger,
-    activation_bytes,
-    activation_ledger,
-    autocast_cast_bytes,
-    block_ledger,
-)
+from .activations import activation_bytes, autocast_cast_bytes, block_ledger
 from .estimate import estimate_memory, second_step
-from .kernels import embedding_backward_buffers
-from .liveness import Walk
 from .model import addition, model_of
 from .parameters import Parameter, count_by_kind, count_parameters, parameter_ledger
 from .states import bytes_per_parameter, state_bytes, state_ledger

@@ -9,7 +9,7 @@ otherwise.
 
 Autocast costs memory in three ways. The residual stream stays float32. Every linear layer casts its input for
 itself, so query, key and value keep three copies of one tensor. And the casts of the weights stay until the
-backward: they are no activations, ``autocast_casts`` gives them apart.
+backward: they are no activations, ``autocast_cast_bytes`` gives them apart.
 
 Not counted: numbers that Python hands to an operation (8 B of host memory each), such as the 1/√d of
 attention.
@@ -18,7 +18,7 @@ attention.
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from memkit.formats.records import tensor_bytes
 from memkit.formula.model import Transformer, model_class_of, model_of
@@ -48,11 +48,6 @@ class Kept:
         """Bytes of all ``count`` tensors, as asked for."""
         return self.count * tensor_bytes(math.prod(self.shape), self.dtype)
 
-    @property
-    def allocated_bytes(self) -> int:
-        """Bytes of all ``count`` tensors, each rounded up to the block size of CUDA's allocator."""
-        return self.count * round_up(tensor_bytes(math.prod(self.shape), self.dtype))
-
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger(Printable):
@@ -73,7 +68,7 @@ class Ledger(Printable):
         """Bytes that the device's allocator holds for the lines: on CUDA each tensor in blocks of 512 B."""
         if self.device == "cpu":
             return self.num_bytes
-        return sum(line.allocated_bytes for line in self.lines)
+        return sum(line.count * round_up(line.num_bytes // line.count) for line in self.lines)
 
     @property
     def per_sbh(self) -> float:
@@ -107,23 +102,21 @@ class Ledger(Printable):
         return on_page(title, self.table(), between="\n")
 
 
+@dataclass
 class Entry:
     """A storage that is kept: by whom, in which section of the model and in which unit first."""
 
-    def __init__(self, tensor: Tensor, name: str, section: str, unit: int):
-        self.tensor, self.name, self.section, self.unit, self.by = tensor, name, section, unit, []
+    tensor: Tensor
+    name: str
+    section: str = ""
+    unit: int = 0
+    by: list[str] = field(default_factory=list)
 
     def line(self, graph: Graph) -> Kept:
         """The same as a line of a ledger."""
-        return replace(
-            line_of(graph, self.tensor, ", ".join(self.by), self.section), name=self.name
-        )
-
-
-def line_of(graph: Graph, x: Tensor, by: str = "", section: str = "") -> Kept:
-    """A tensor as a line of a ledger."""
-    shape = tuple(graph.sizes[axis] for axis in x.axes.split())
-    return Kept(name=x.name, op=by, axes=x.axes, shape=shape, dtype=x.dtype, section=section)
+        x, by = self.tensor, ", ".join(self.by)
+        what = {"axes": x.axes, "shape": tuple(graph.sizes[axis] for axis in x.axes.split())}
+        return Kept(name=self.name, op=by, dtype=x.dtype, section=self.section, **what)
 
 
 def kept_by(op: Operation, named: dict[Tensor, str]) -> Iterator[tuple[Tensor, str, str]]:
@@ -150,8 +143,7 @@ def entries_of(model: Transformer) -> dict[Tensor, Entry]:
             if entry is None:
                 # before a reader has renamed it
                 name = op.name if op.is_saved and x is op.makes[0] else x.name
-                entry = entries[x] = Entry(x, name, section or op.section, op.unit)
-                entry.by.append(by)
+                entries[x] = Entry(x, name, section or op.section, op.unit, [by])
             elif not section and entry.section == op.section and by not in entry.by:
                 entry.by.append(by)
     return entries
@@ -173,88 +165,51 @@ def block_ledger(setup: TrainingSetup) -> Ledger:
     one = replace(setup, model=replace(setup.model.one_block, num_layers=2 * first - 1))
     model = model_of(one, is_whole=True)
     units = range(1, len(model.units) + 1)
-    return _ledger(setup, "one block", model, units[first - 1 :][:1] or units)
-
-
-def blocks_ledger(setup: TrainingSetup) -> Ledger:
-    """What all L blocks keep from forward to backward, on the device."""
-    model = model_of(setup)
-    title = f"{setup.model.num_layers} blocks, {setup.recomputation.name}"
-    return _ledger(setup, title, model, range(1, len(model.units) + 1))
-
-
-def activation_ledger(setup: TrainingSetup) -> Ledger:
-    """All that one micro-batch's forward has left when the backward starts: every block and the outside."""
-    model = model_of(setup)
-    end = len(model.units) + 1
-    units, dtype = [*range(1, end), 0, end], model.loss.dtype
-    ones = Kept(
-        name="gradient of the loss, 1",
-        op="backward()",
-        axes="",
-        shape=(),
-        dtype=dtype,
-        section="loss",
-    )
-    return _ledger(setup, "activations", model, units, [ones])
+    return ledger_of(model, "one block", units[first - 1 :][:1] or units)
 
 
 def activation_bytes(setup: TrainingSetup) -> int:
-    """Bytes of activations in memory when the backward starts, L · block + outside, as the device rounds
-    them.
+    """Bytes of activations when the backward starts, L · block + outside, as the device rounds them.
+
+    They are all that one micro-batch's forward has left, and the gradient of the loss, a 1.
 
     >>> from memkit.models import LLAMA_3_8B
     >>> from memkit.recipes import PURE_BF16
     >>> activation_bytes(TrainingSetup(model=LLAMA_3_8B, precision=PURE_BF16, seq_len=8192)) // 2**20  # MiB
     44154
     """
-    return activation_ledger(setup).held_bytes
-
-
-def autocast_casts(setup: TrainingSetup) -> Ledger:
-    """The low-precision copies of parameters that autocast makes: temporary, yet as long-lived as
-    activations.
-
-    Listed are the copies alive when the backward starts, one of each linear weight whose forward is not run again. A
-    tied head is cast like any other, embeddings are not.
-    """
     model = model_of(setup)
-    kept = {x for op in model.graph.operations if op.region is None for x in op.keeps}
-    lines: Counter[Kept] = Counter()
-    for op in model.graph.operations:
-        if op.is_cast and op.makes[0] in kept and op.reads[0].needs_grad:
-            is_block = 0 < op.unit <= len(model.units)
-            times, section = (model.units[op.unit - 1][0], "blocks") if is_block else (1, "head")
-            lines[line_of(model.graph, op.makes[0], "linear", section)] += times
-    return _as_ledger(setup, "casts by autocast", lines)
+    end = len(model.units) + 1
+    ones = Entry(model.loss, "gradient of the loss, 1", "loss", end, ["backward()"])
+    return ledger_of(model, "activations", range(end + 1), [ones]).held_bytes
 
 
 def autocast_cast_bytes(setup: TrainingSetup) -> int:
-    """Bytes of autocast's weight copies alive when the backward starts, two bytes a weight; no activations."""
-    return autocast_casts(setup).held_bytes
+    """Bytes of autocast's copies of weights, temporary, yet alive when the backward starts; two bytes a weight.
+
+    There is one of each linear weight whose forward is not run again. A tied head is cast too, embeddings are not.
+    """
+    model = model_of(setup)
+    operations = model.graph.operations
+    kept = {x for op in operations if op.region is None for x in op.keeps}
+    return sum(
+        model.times[op.unit] * model.rounded(op.makes[0].num_bytes)
+        for op in operations
+        if op.is_cast and op.makes[0] in kept and op.reads[0].needs_grad
+    )
 
 
-def _ledger(
-    setup: TrainingSetup,
-    title: str,
-    model: Transformer,
-    units: Iterable[int],
-    more: Iterable[Kept] = (),
+def ledger_of(
+    model: Transformer, title: str, units: Iterable[int], more: Iterable[Entry] = ()
 ) -> Ledger:
     """Lines of these units, equal ones counted. What a strategy has moved to the host is left out."""
-    lines: Counter[Kept] = Counter()
-    entries, is_on_host = entries_of(model).values(), setup.recomputation.scope == "host"
+    setup, lines = model.setup, Counter()
+    entries, is_on_host = [*entries_of(model).values(), *more], setup.recomputation.scope == "host"
     for unit in units:
-        times = model.units[unit - 1][0] if 0 < unit <= len(model.units) else 1
+        is_moved = is_on_host and 0 < unit <= len(model.units)
         for entry in entries:
-            is_moved = is_on_host and (0 < unit <= len(model.units) or entry.section == "shared")
-            if entry.unit == unit and not is_moved:
-                lines[entry.line(model.graph)] += times
-    lines.update(more)
-    return _as_ledger(setup, title, lines)
-
-
-def _as_ledger(setup: TrainingSetup, title: str, lines: Counter) -> Ledger:
-    sbh = setup.seq_len * setup.micro_batch_size * setup.model.hidden_size
+            if entry.unit == unit and not (is_moved or (is_on_host and entry.section == "shared")):
+                lines[entry.line(model.graph)] += model.times[unit]
     counted = tuple(replace(line, count=count) for line, count in lines.items())
+    sbh = setup.tokens_per_micro_batch * setup.model.hidden_size
     return Ledger(title=title, lines=counted, sbh=sbh, device=setup.device)

@@ -14,33 +14,31 @@ from itertools import chain, count, groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from memkit.formula import update
-from memkit.formula.liveness import FREED, Recorder, Segment
+from memkit.formula.liveness import FREED, Recorder, Segment, Walk
 from memkit.formula.model import model_of
 from memkit.formula.parameters import times_of
-from memkit.formula.run import Run, run_of
+from memkit.formula.run import Run, free_gradients, run_of
 from memkit.models import ModelConfig
 from memkit.recipes import OptimizerConfig
 from memkit.setup import TrainingSetup
 from memkit.strategies import NONE
-from memkit.timeline import MAX_STEPS, PARTS, Event, Events, Instant, MemoryTimeline, play
+from memkit.timeline import MAX_STEPS, PARTS, Event, Events, Instant, MemoryTimeline
 from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number
 
 
 class Usage:
     """What a segment of events adds up to: ``change`` by part, and the parts at its first highest moment."""
 
-    def __init__(self, segment: Segment):
-        self.times, self.events = segment.times, segment.events
+    def __init__(self, segment: Segment, keeps_events: bool = True):
+        self.times, self.events = segment.times, segment.events if keeps_events else ()
         self.change = dict.fromkeys(PARTS, 0)
-        self.highest = play(
-            ((block.part, sign * block.num_bytes) for block, sign in self.events), self.change
-        )
-
-
-def usages_of(segments: Iterable[Segment]) -> tuple[Usage, ...]:
-    """Of each."""
-    return tuple(map(Usage, segments))
+        self.highest = dict(self.change)
+        total = highest = 0
+        for block, sign in segment.events:
+            self.change[block.part] += sign * block.num_bytes
+            total += sign * block.num_bytes
+            if total > highest:
+                self.highest, highest = dict(self.change), total
 
 
 class Phase(NamedTuple):
@@ -66,42 +64,30 @@ class MicroBatch:
 def run_micro_batch(
     run: Run, setup: TrainingSetup, is_whole: bool, makes_states: bool, *accumulates: bool
 ) -> list[MicroBatch]:
-    """A micro-batch for each answer to ``accumulates``, from one walk.
+    """A micro-batch for each answer to ``accumulates``, from one walk; with its events if it ``is_whole``.
 
     ``makes_states``: an optimizer that steps in the backward makes its states in this one.
     """
     setup = run.computes(setup)
-    model = model_of(setup, is_whole)
-    walk = model.walk_class(model, last_first=run.use(setup, False) is not None)
-    forward = usages_of(run.forward(walk))
+    walk = Walk(model_of(setup, is_whole), last_first=run.use(setup, False) is not None)
+
+    def sums(segments: Iterable[Segment]) -> tuple[Usage, ...]:
+        return tuple(Usage(segment, is_whole) for segment in segments)
+
+    forward = sums(run.forward(walk))
     first_gradient, loss = (
-        usages_of([Segment(1, 0, [(block, FREED) for block in blocks])])
+        sums([Segment(1, 0, [(block, FREED) for block in blocks])])
         for blocks in ([walk.first_gradient], walk.with_loss)
     )
     backwards = [run.backward(setup, walk, each, makes_states) for each in accumulates]
     return [
-        MicroBatch(
-            forward, usages_of(backward), first_gradient, loss, usages_of(update.freed(backward))
-        )
+        MicroBatch(forward, sums(backward), first_gradient, loss, sums(free_gradients(backward)))
         for backward in backwards
     ]
 
 
-@lru_cache(maxsize=512)
-def remembered(*how: object) -> list[MicroBatch]:
-    """Micro-batches of which only what they add up to is kept: none of their events."""
-    batches = run_micro_batch(*how)
-    for batch in batches:
-        for part in (
-            batch.forward,
-            batch.backward,
-            batch.first_gradient,
-            batch.loss,
-            batch.zero_grad,
-        ):
-            for each in part:
-                each.events = ()
-    return batches
+remembered = lru_cache(maxsize=512)(run_micro_batch)
+"""For the sums alone, which have no events."""
 
 
 def instants_of(phases: Iterable[Phase]) -> Iterator[Instant]:
@@ -156,22 +142,17 @@ def estimate_run(run: Run, setup: TrainingSetup, steps: int = 2) -> MemoryTimeli
     instants = tuple(instants_of(phases(setup, steps, run)))
     events = Events(partial(written_events, setup, steps, run))
     left_out = run.left_out(setup)
-    provenance = {"left out": left_out} if left_out else {}
+    known = {"left out": left_out} if left_out else {}
     return MemoryTimeline(
-        instants=instants,
-        source="formula",
-        device=setup.device,
-        events=events,
-        provenance=provenance,
+        instants=instants, source="formula", device=setup.device, events=events, provenance=known
     )
 
 
 @lru_cache(maxsize=8192)
 def second_step(setup: TrainingSetup) -> MemoryTimeline:
     """The second step, with two micro-batches at most: a third is as high as the second. Each later step is like it."""
-    return estimate_memory(
-        replace(setup, grad_accum_steps=min(setup.grad_accum_steps, 2))
-    ).for_step(2)
+    num_batches = min(setup.grad_accum_steps, 2)
+    return estimate_memory(replace(setup, grad_accum_steps=num_batches)).for_step(2)
 
 
 def phases(setup: TrainingSetup, steps: int, run: Run, is_whole: bool = False) -> Iterator[Phase]:
@@ -221,12 +202,10 @@ def written(write: Callable, setup: TrainingSetup, is_repeated: bool = False) ->
         setup = replace(setup, model=model.one_of_each)
     record = Recorder(ALLOCATOR_BLOCK_BYTES if setup.device == "cuda" else 1)
     write(setup, record)
-    if not is_repeated:
-        return usages_of([Segment(1, 0, record.events)])
     by_times = defaultdict(list)
     for event in record.events:
-        by_times[times_of(model, event[0].where)].append(event)
-    return usages_of(Segment(times, 0, events) for times, events in by_times.items())
+        by_times[times_of(model, event[0].where) if is_repeated else 1].append(event)
+    return tuple(Usage(Segment(times, 0, events)) for times, events in by_times.items())
 
 
 def written_events(setup: TrainingSetup, steps: int, run: Run) -> Iterator[Event]:
@@ -243,13 +222,6 @@ def written_events(setup: TrainingSetup, steps: int, run: Run) -> Iterator[Event
             for number, block in sorted(numbered, key=itemgetter(0)):
                 if sign > 0:
                     alive[block].append(number)
-                yield Event(
-                    number,
-                    sign * block.asked_bytes,
-                    block.part,
-                    name,
-                    block.op,
-                    block.where,
-                    step=step,
-                    micro_batch=micro_batch,
-                )
+                size, of_block = sign * block.asked_bytes, (block.op, block.where)
+                when = {"step": step, "micro_batch": micro_batch}
+                yield Event(number, size, block.part, name, *of_block, **when)

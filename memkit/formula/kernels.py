@@ -128,6 +128,9 @@ def sum_buffers(
     """Scratch of a reduction over dimensions given as (size, stride) in elements, ``value_bytes`` a running result.
 
     A running result per thread and block, and a counter per group of results; none without a split.
+
+    >>> sum_buffers([(1280, 5120)], [(5120, 1)])  # of 1,280 rows, as a bias' gradient is
+    [[52428800, 160]]
     """
     reduced, kept = merged(reduced), merged(kept)
     if not reduced:
@@ -157,12 +160,3 @@ def sum_buffers(
         return []
     lanes = 1 if along_rows else width * vector
     return [[value_bytes * num_outputs * split * lanes, SEMAPHORE_BYTES * groups]]
-
-
-def row_sum_buffers(num_rows: int, width: int) -> Stages:
-    """Scratch of the sum of so many rows, as a bias' gradient is one: running results in float32.
-
-    >>> row_sum_buffers(1280, 5120)
-    [[52428800, 160]]
-    """
-    return sum_buffers([(num_rows, width)], [(width, 1)])

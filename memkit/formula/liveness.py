@@ -3,7 +3,7 @@
 In the forward a tensor stays until its last use in the list, and longer if an operation keeps it. In the backward each
 operation in turn makes the gradients of its inputs while the gradient of its output and the tensors it kept are still
 there, and only then lets both go. That overlap is the transient of every backward. Two more rules shape it
-(``operations_table`` and ``walk_table`` print list and walk):
+(``operations_table`` prints the list):
 
 - a second gradient of one tensor is added into the first, in place where nothing else holds the first;
 - the first operation of a checkpointed region that needs a kept tensor has the whole region run again.
@@ -13,19 +13,18 @@ torch/utils/checkpoint.py, torch 2.13.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from operator import attrgetter
 
 from memkit.formula.operations import SAME, Graph, Operation, Region, Summed, Tensor
+from memkit.units import in_columns, round_up
 
 BORN, FREED, FINISHED = 1, -1, 0
 """What an event says of a block. ``FINISHED``: it is the whole gradient of a parameter, and the backward is done with
-it. ``gradients`` says what follows: it is kept, or freed at once."""
+it. A ``Run`` says what follows: it is kept, or freed at once."""
 
-MAKES_ALL = ("attention",)
-"""Operations whose kernel makes the gradients of all inputs, wanted or not."""
 
 SENDS_VIEWS = {"mm", "addmm"}
 """Operations that hand their gradients on through a view: a linear layer flattens its input to a matrix. Others may be
@@ -73,8 +72,7 @@ class Recorder:
 
     def new(self, num_bytes: int, op: str, where: str, part: str = "temporary") -> Block:
         """A block of so many bytes, which the allocator rounds up."""
-        size = self.block_bytes
-        block = Block(-(-num_bytes // size) * size, num_bytes, op, where, part)
+        block = Block(round_up(num_bytes, self.block_bytes), num_bytes, op, where, part)
         self.events.append((block, BORN))
         return block
 
@@ -97,7 +95,7 @@ class Walk(Recorder):
     def __init__(self, model, last_first: bool = False):
         super().__init__(model.block_bytes)
         self.graph, self.last_first = model.graph, last_first
-        self.times = {number: times for number, (times, _) in enumerate(model.units, 1)}
+        self.times = model.times
         self.block_of: dict[Tensor, Block] = {}
         self.gradient_of: dict[Tensor, Block] = {}
         self.kept: defaultdict[Operation, list[Block]] = defaultdict(list)
@@ -112,7 +110,7 @@ class Walk(Recorder):
     def cut(self, unit: int = 0) -> Segment:
         """The events since the last cut."""
         events, self.events = self.events, []
-        return Segment(self.times.get(unit, 1), unit, events)
+        return Segment(self.times[unit], unit, events)
 
     # Forward
 
@@ -127,7 +125,7 @@ class Walk(Recorder):
                 for x in op.last_uses:
                     self.drop(self.block_of[x])
             segments.append(self.cut(unit))
-        for unit in self.times:
+        for unit in range(1, len(self.times) - 1):
             self.drop(*self.cast_in.pop(unit))
             segments.append(self.cut(unit))
         self.with_loss = [self.block_of[loss]]
@@ -192,7 +190,8 @@ class Walk(Recorder):
         arrived = [self.gradient_of.pop(x) for x in op.makes if x in self.gradient_of]
         sent, sums, dtype = [], [], op.makes[0].dtype
         for x, way in zip(op.reads, op.ways, strict=True):
-            if not x.needs_grad and op.kind not in MAKES_ALL:
+            # a fused attention's kernel makes the gradients of all its inputs, wanted or not
+            if not x.needs_grad and op.kind != "attention":
                 continue
             if isinstance(way, Summed):
                 sums.append((x, way, [self.gradient(op.makes[0])] if way.is_product else []))
@@ -203,7 +202,9 @@ class Walk(Recorder):
                 sent.append((x, self.gradient(x)))
                 sent[-1][1].is_viewed = op.kind in SENDS_VIEWS
         self.take_briefly(op.scratch_bytes)
-        if region is not None and region.frees_before_sums:
+        if (
+            region is not None
+        ):  # the kernel's own code holds what is restored, not a node of the graph
             self.drop(*self.kept.pop(op, ()))
         for x, way, product in sums:
             sent.append((x, self.gradient(x)))
@@ -306,40 +307,3 @@ def operations_table(graph: Graph, unit: int | None = None) -> str:
             size = f"{sum(x.num_bytes for x in op.makes):,}"
             rows.append([str(number), op.where, op.kind, reads, makes, size, *more])
     return in_columns(rows, "<<<<<><<")
-
-
-def walk_table(walk: Walk, unit: int) -> str:
-    """What each operation of a unit makes and frees, and what is there meanwhile, weights left out."""
-    level, rows = 0, [["", "module", "operation", "makes", "frees", "highest", "after it"]]
-    for way, segments in (("→", walk.forward), ("←", walk.backward)):
-        for segment in segments:
-            for (op, where), steps in groupby(by_operation(segment), lambda step: step[:2]):
-                made = freed = 0
-                highest = level
-                for *_, block, sign in steps:
-                    level += sign * block.num_bytes
-                    highest = max(highest, level)
-                    made += block.num_bytes * (sign == BORN)
-                    freed += block.num_bytes * (sign < 0)
-                if segment.unit == unit and made + freed:
-                    rows.append(
-                        [way, where, op, *(f"{each:,}" for each in (made, freed, highest, level))]
-                    )
-    return in_columns(rows, "<<<>>>>")
-
-
-def by_operation(segment: Segment) -> Iterator[tuple[str, str, Block, int]]:
-    """Events, each with the operation that was the last to make something."""
-    op = where = ""
-    for block, sign in segment.events:
-        if sign == BORN:
-            op, where = block.op, block.where
-        yield op, where, block, sign
-
-
-def in_columns(rows: Sequence[Sequence[str]], sides: str) -> str:
-    """Rows of text, each column flush left (``<``) or right; the first row is the header."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    formats = [f"{side}{width}" for side, width in zip(sides, widths, strict=True)]
-    lines = ["  ".join(map(format, row, formats)).rstrip() for row in rows]
-    return "\n".join([lines[0], "─" * max(map(len, lines)), *lines[1:]])

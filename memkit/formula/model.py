@@ -23,10 +23,9 @@ from memkit.formula.kernels import (
     efficient_backward_buffers,
     embedding_backward_buffers,
     flash_backward_buffers,
-    row_sum_buffers,
     sum_buffers,
 )
-from memkit.formula.liveness import Walk, operations_table
+from memkit.formula.liveness import operations_table
 from memkit.formula.operations import NEW, SAME, Graph, Region, Summed, Tensor, scope
 from memkit.formula.parameters import (
     Parameter,
@@ -46,17 +45,6 @@ COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
 
 Unit = tuple[tuple[tuple[str, ...], bool], ...]
 """Regions in order, each as (the kinds of its blocks' MLPs, whether they run again). A model is a row of units."""
-
-
-def axis_sizes(setup: TrainingSetup) -> dict[str, int]:
-    """The number behind every axis that a tensor of the step may have."""
-    return model_axes(setup.model) | {
-        "b": setup.micro_batch_size,
-        "s": setup.seq_len,
-        "s↑32": round_up(setup.seq_len, 32),
-        "1": 1,
-        "2": 2,
-    }
 
 
 def attention_kernel(setup: TrainingSetup) -> str:
@@ -111,7 +99,6 @@ class Transformer:
     """
 
     num_first = 1  # units at the start that stand for themselves alone
-    walk_class = Walk  # how its list is walked
     block_bytes = ALLOCATOR_BLOCK_BYTES
     random_state_bytes = 0  # of a checkpoint, on the device: CUDA's is kept on the host
     statistics_dtype = "float32"  # of a norm
@@ -142,14 +129,16 @@ class Transformer:
         self.parameters: dict[str, Tensor] = {}
         self.prefix = ""
         self.units = units_of(setup.recomputation, self.model, is_whole, self.num_first)
+        self.times = [1, *(times for times, _ in self.units), 1]  # by the number of the unit
         self.write()
 
     # What an addition may change, beside the layers
 
     @classmethod
     def axis_sizes(cls, setup: TrainingSetup) -> dict[str, int]:
-        """The number behind every axis of a step."""
-        return axis_sizes(setup)
+        """The number behind every axis that a tensor of the step may have."""
+        b, s = setup.micro_batch_size, setup.seq_len
+        return model_axes(setup.model) | {"b": b, "s": s, "s↑32": round_up(s, 32), "1": 1, "2": 2}
 
     def tensor_of(self, parameter: Parameter) -> Tensor:
         """A parameter as operations read it."""
@@ -230,9 +219,8 @@ class Transformer:
         table, width = self.parameters[f"{name}.weight"], self.model.hidden_size
         value_bytes = dtype_bits(self.weight_dtype) // 8
         stages = embedding_backward_buffers(indices.count, table.count // width, width, value_bytes)
-        return self.graph.op(
-            "embedding", [table], axes, keeps=[indices], scratch_bytes=self.highest(stages)
-        )
+        size = self.highest(stages)
+        return self.graph.op("embedding", [table], axes, keeps=[indices], scratch_bytes=size)
 
     def tables(self) -> dict[str, Tensor]:
         """What all blocks share: the causal mask, cosines and sines of every angle, computed in float32."""
@@ -268,12 +256,8 @@ class Transformer:
             return run(x)
         self.prefix, strategy = "", self.setup.recomputation
         self.enter(f"blocks.{number}", "checkpoint")
-        return self.graph.checkpoint(
-            run,
-            self.graph.rename(x, "block input"),
-            *self.shared.values(),
-            region=self.region_of(strategy),
-        )
+        arguments = self.graph.rename(x, "block input"), *self.shared.values()
+        return self.graph.checkpoint(run, *arguments, region=self.region_of(strategy))
 
     @scope
     def block(self, x: Tensor, feed_forward: Callable[[Tensor], Tensor]) -> Tensor:
@@ -313,11 +297,12 @@ class Transformer:
 
     def rounded(self, num_bytes: int) -> int:
         """Bytes that the allocator takes for so many."""
-        return -(-num_bytes // self.block_bytes) * self.block_bytes
+        return round_up(num_bytes, self.block_bytes)
 
     def summed_rows(self, num_rows: int, width: int, is_product: bool = False) -> Summed:
         """How the gradient of one row is made that stands beside all rows: a bias, a norm's weight."""
-        return Summed(self.highest(row_sum_buffers(num_rows, width)), is_product)
+        stages = sum_buffers([(num_rows, width)], [(width, 1)])
+        return Summed(self.highest(stages), is_product)
 
     def along_rows(self, num_rows: int, width: int) -> int:
         """Scratch of a sum along each of so many rows."""
@@ -327,9 +312,8 @@ class Transformer:
     def linear(self, x: Tensor, name: str, label: str = "") -> Tensor:
         """x Wᵀ + b; kept: the input and the weight, under autocast their casts. ``label``: what comes out."""
         graph = self.graph
-        weight = self.parameters.get(f"{name}.weight")
         bias = self.parameters.get(f"{name}.bias")
-        weight = weight or self.parameters[name]  # a router's
+        weight = self.parameters.get(f"{name}.weight") or self.parameters[name]  # a router's
         dtype = self.dtype if self.autocast else weight.dtype
         short = "head" if weight.axes == "v h" else name.rpartition(".")[2]
         biases = [graph.cast(bias, dtype, f"{short} bias")] if bias else []
@@ -343,17 +327,9 @@ class Transformer:
     ) -> Tensor:
         """The matrix product itself. A bias' gradient is the sum of the rows of the output's gradient."""
         ways = (NEW, NEW, *(self.summed_rows(self.num_tokens, bias.count) for bias in biases))
-        return self.graph.op(
-            kind,
-            [x, weight, *biases],
-            f"b s {weight.axes.split()[0]}",
-            x.dtype,
-            name=label,
-            by="linear",
-            ways=ways,
-            flops=2 * self.num_tokens * weight.count,
-            **more,
-        )
+        axes, flops = f"b s {weight.axes.split()[0]}", 2 * self.num_tokens * weight.count
+        more |= {"name": label, "by": "linear", "ways": ways, "flops": flops}
+        return self.graph.op(kind, [x, weight, *biases], axes, x.dtype, **more)
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """x + y, where y may be one row that is added to all."""
@@ -373,9 +349,8 @@ class Transformer:
         dtype = "float32" if is_wide or self.autocast else x.dtype
         wide = x if x.dtype == "float16" else self.graph.cast(x, dtype)
         size = tensor_bytes(x.count, dtype) if kind == "softmax" else 0  # dy times y
-        return self.graph.op(
-            kind, [wide], x.axes, dtype, name=name, out_by=kind, scratch_bytes=size
-        )
+        more = {"name": name, "out_by": kind, "scratch_bytes": size}
+        return self.graph.op(kind, [wide], x.axes, dtype, **more)
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         """The norm of this name."""
@@ -434,25 +409,17 @@ class Transformer:
             q, k = self.head_norm("query", q), self.head_norm("key", k)
             graph.hold(*projected)
             self.enter("attention")
-        heads = zip(
-            (q, k, v), (model.num_heads, model.num_kv_heads, model.num_kv_heads), strict=True
-        )
-        q_heads, k_heads, v_heads = [self.as_heads(x, num_heads) for x, num_heads in heads]
+        q_heads = self.as_heads(q, model.num_heads)
+        k_heads, v_heads = (self.as_heads(x, model.num_kv_heads) for x in (k, v))
         if model.position == "rotary":
             q_heads = self.rotate(q_heads, "rotated query")
             k_heads = self.rotate(k_heads, "rotated key")
         graph.bind(q, k, v, q_heads, k_heads)
+        arguments = q_heads, k_heads, v_heads, *self.shared.values()
         if strategy.scope == "core":
-            y = graph.checkpoint(
-                self.core,
-                q_heads,
-                k_heads,
-                v_heads,
-                *self.shared.values(),
-                region=self.region_of(strategy),
-            )
+            y = graph.checkpoint(self.core, *arguments, region=self.region_of(strategy))
         else:
-            y = self.core(q_heads, k_heads, v_heads)
+            y = self.core(*arguments)
         graph.bind(y)
         return self.linear(self.merge_heads(y), "attention.output")
 
@@ -502,10 +469,7 @@ class Transformer:
     @scope
     def fused_core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """One kernel; it keeps its inputs, its output and the log-sum-exp of every row of scores."""
-        b = self.setup.micro_batch_size
-        a = self.model.num_heads
-        s = self.setup.seq_len
-        d = self.model.head_dim
+        b, s, a, d = (self.graph.sizes[axis] for axis in "bsad")
         inputs = [self.lower(x) for x in (q, k, v)]
         value_bytes = dtype_bits(inputs[0].dtype) // 8
         if self.kernel == "flash":
@@ -513,25 +477,12 @@ class Transformer:
             extra = [("log-sum-exp", "b a s", "float32"), *self.seeds]
             stages = flash_backward_buffers(b, a, k.count // (b * s * d), s, d, value_bytes)
         else:
-            # For a backward alone.
-            extra = (
-                [("log-sum-exp", "b a s↑32", "float32")]
-                if any(x.needs_grad for x in inputs)
-                else []
-            )
+            needs_grad = any(x.needs_grad for x in inputs)  # it is for a backward alone
+            extra = [("log-sum-exp", "b a s↑32", "float32")] if needs_grad else []
             stages = efficient_backward_buffers(b, a, s, d, value_bytes)
-        return self.graph.op(
-            "attention",
-            inputs,
-            "b s ad",
-            name="attention output",
-            by=self.kernel,
-            keeps=inputs,
-            extra=extra,
-            out_by=self.core_output_by(),
-            scratch_bytes=self.highest(stages),
-            flops=2 * self.core_flops,
-        )
+        names = {"name": "attention output", "by": self.kernel, "out_by": self.core_output_by()}
+        more = {"scratch_bytes": self.highest(stages), "flops": 2 * self.core_flops} | names
+        return self.graph.op("attention", inputs, "b s ad", keeps=inputs, extra=extra, **more)
 
     @scope
     def stored_core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -566,6 +517,21 @@ class Transformer:
         return self.graph.op("clone", [x], HEADS, name=copied, ways=(SAME,))
 
 
+ADDITIONS: list[tuple[type[Transformer], Callable[[TrainingSetup], bool]]] = []
+"""Each with the setups that get it, beside others that they ask for."""
+
+
+def addition(is_asked_for: Callable[[TrainingSetup], bool]) -> Callable[[type], type]:
+    """For a subclass of ``Transformer``: the setups for which this holds get it."""
+
+    def add(kind: type[Transformer]) -> type[Transformer]:
+        ADDITIONS.append((kind, is_asked_for))
+        return kind
+
+    return add
+
+
+@addition(lambda x: x.model.norm == "rmsnorm" and (x.device == "cpu" or not x.uses_fused_norm))
 class WithNormInSteps(Transformer):
     """A transformer whose RMSNorm is many operations."""
 
@@ -575,24 +541,16 @@ class WithNormInSteps(Transformer):
         (weight,) = weights
         graph, is_composite = self.graph, self.setup.uses_fused_norm
         normalised, wide, inverse = self.divide_by_rms(x, weight.count, label)
-        factor = (
-            normalised if is_composite else graph.cast(normalised, x.dtype, f"{label} normalised")
-        )
+        factor = normalised
+        if not is_composite:
+            factor = graph.cast(normalised, x.dtype, f"{label} normalised")
         factors = [weight, factor]
         wider = weight.dtype if weight.dtype == "float32" else factor.dtype
-        out = graph.op(
-            "mul",
-            factors,
-            x.axes,
-            wider,
-            name=f"{label} output",
-            by="mul by the weight",
-            keeps=factors,
-            ways=(self.summed_rows(x.count // weight.count, weight.count, is_product=True), NEW),
-        )
-        self.copy_for_loop(
-            sum(tensor_bytes(each.count, wider) for each in factors if each.dtype != wider)
-        )
+        rows = self.summed_rows(x.count // weight.count, weight.count, is_product=True)
+        names = {"name": f"{label} output", "by": "mul by the weight"}
+        out = graph.op("mul", factors, x.axes, wider, keeps=factors, ways=(rows, NEW), **names)
+        copied = [each for each in factors if each.dtype != wider]
+        self.copy_for_loop(sum(tensor_bytes(each.count, wider) for each in copied))
         graph.hold(normalised, factor)
         if is_composite:  # C++ holds both factors longer; Python binds the name of x anew
             graph.hold(wide)
@@ -622,6 +580,7 @@ RANDOM_STATE_BYTES = 5056
 """The state of the CPU's random number generator (``torch.get_rng_state()``), which every checkpoint keeps."""
 
 
+@addition(lambda setup: setup.device == "cpu")
 class OnCPU(Transformer):
     """A transformer on the CPU: its allocator does not round, its kernels take nothing, its autocast widens nothing."""
 
@@ -660,28 +619,6 @@ class OnCPU(Transformer):
         return super().cross_entropy(
             self.graph.cast(logits, "float32") if self.autocast else logits, targets
         )
-
-
-ADDITIONS: list[tuple[type[Transformer], Callable[[TrainingSetup], bool]]] = [
-    (OnCPU, lambda setup: setup.device == "cpu"),
-    (
-        WithNormInSteps,
-        lambda setup: (
-            setup.model.norm == "rmsnorm" and not (setup.uses_fused_norm and setup.device == "cuda")
-        ),
-    ),
-]
-"""Each with the setups that get it, beside others that they ask for."""
-
-
-def addition(is_asked_for: Callable[[TrainingSetup], bool]) -> Callable[[type], type]:
-    """For a subclass of ``Transformer``: the setups for which this holds get it."""
-
-    def add(kind: type[Transformer]) -> type[Transformer]:
-        ADDITIONS.append((kind, is_asked_for))
-        return kind
-
-    return add
 
 
 @lru_cache

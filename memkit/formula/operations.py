@@ -8,13 +8,11 @@ every operation that ``keeps`` it. ``liveness`` walks the list and says when tha
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, wraps
+from functools import wraps
 from typing import NamedTuple
 
 from memkit.formats.records import tensor_bytes
 from memkit.formula.parameters import Parameter
-
-bytes_of = lru_cache(maxsize=4096)(tensor_bytes)
 
 NEW, SAME = "new", "same"
 """How a backward makes the gradient of an input. ``NEW``: it allocates a tensor for it. ``SAME``: it hands on the
@@ -57,7 +55,7 @@ class Tensor:
     @property
     def num_bytes(self) -> int:
         """Bytes of its values."""
-        return bytes_of(self.count, self.dtype)
+        return tensor_bytes(self.count, self.dtype)
 
     def __str__(self) -> str:
         name = self.parameter.name.rpartition(".")[2] if self.parameter else self.base.name
@@ -68,9 +66,9 @@ class Tensor:
 class Operation:
     """One line of the list.
 
-    ``keeps`` is in the order in which autograd saves; a ledger says that it is kept ``by``, and its output ``out_by``
-    (``""``: no line of its own). ``ways`` says for each tensor that is read how its gradient is made. ``scratch_bytes``
-    are further temporaries of the backward. ``name`` is what it calls its output.
+    ``keeps`` is in the order in which autograd saves; a ledger says that it is kept ``by`` (left out: its kind), and
+    its output ``out_by`` (``""``: no line of its own). ``ways`` says for each tensor that is read how its gradient is
+    made (left out: ``NEW``). ``scratch_bytes`` are further temporaries of the backward. ``name`` is its output's.
     """
 
     kind: str
@@ -96,6 +94,9 @@ class Operation:
     holds: list[Tensor] = field(default_factory=list)
     last_uses: list[Tensor] = field(default_factory=list)  # what nobody mentions after it
 
+    def __post_init__(self):
+        self.by, self.ways = self.by or self.kind, self.ways or (NEW,) * len(self.reads)
+
 
 @dataclass(eq=False)
 class Region:
@@ -110,9 +111,6 @@ class Region:
     operations: list[Operation] = field(default_factory=list)
     keepers: list[Operation] = field(default_factory=list)
     entry: Operation | None = None
-
-    # no field: the kernel's own code holds what is restored, not a node of the graph
-    frees_before_sums = True
 
     def restore(self, walk, op: Operation) -> None:
         """Before the backward of ``op``, one of its keepers: the first to come has the whole region run again."""
@@ -147,7 +145,6 @@ class Graph:
 
     def __init__(self, sizes: Mapping[str, int], random_state_bytes: int = 0):
         self.sizes, self.random_state_bytes = sizes, random_state_bytes
-        self.counts: dict[str, int] = {}
         self.operations: list[Operation] = []
         # what the program holds until the forward returns, and for whom
         self.named: dict[Tensor, str] = {}
@@ -158,13 +155,8 @@ class Graph:
         self.unit = 0
 
     def count(self, axes: str) -> int:
-        """Values in a tensor of these axes; ``/2`` at the end is half of them."""
-        if axes not in self.counts:
-            whole = axes.removesuffix("/2")
-            self.counts[axes] = math.prod(self.sizes[axis] for axis in whole.split()) // (
-                1 + (whole != axes)
-            )
-        return self.counts[axes]
+        """Values in a tensor of these axes."""
+        return math.prod(self.sizes[axis] for axis in axes.split())
 
     # Verbs
 
@@ -176,18 +168,15 @@ class Graph:
         dtype: str = "",
         *,
         name: str = "",
-        by: str = "",
         keeps: Sequence[Tensor] = (),
         out_by: str | None = None,
         extra: Sequence[tuple[str, str, str]] = (),
-        ways: Sequence = (),
-        scratch_bytes: int = 0,
-        flops: int = 0,
+        **more,
     ) -> Tensor:
         """Write one operation; returns its output, a tensor of these axes called ``name``.
 
         It keeps those of ``keeps``; its output too, unless ``out_by`` is None; and the tensors of ``extra``, each
-        (name, axes, dtype), which it makes beside the output: a mask, statistics.
+        (name, axes, dtype), which it makes beside the output: a mask, statistics. ``more`` are its other fields.
         """
         needs_grad = any(x.needs_grad for x in reads)
         out = Tensor(axes, self.count(axes), dtype or reads[0].dtype, name, needs_grad=needs_grad)
@@ -195,29 +184,15 @@ class Graph:
         if not needs_grad:
             keeps = ()
         else:
-            # each with the other; an addmm's bias is no factor
             if kind in FACTORS and len(reads) > 1:
-                keeps = [
-                    x
-                    for x, other in zip(reads, reads[1::-1], strict=False)
-                    if x in keeps and other.needs_grad
-                ]
+                # each with the other; an addmm's bias is no factor
+                pairs = zip(reads, reads[1::-1], strict=False)
+                keeps = [x for x, other in pairs if x in keeps and other.needs_grad]
             keeps = [*keeps, *makes[1:], *makes[: out_by is not None]]
-        op = self._write(
-            kind,
-            reads,
-            makes,
-            keeps,
-            ways or (NEW,) * len(reads),
-            name,
-            by or kind,
-            out_by or "",
-            scratch_bytes,
-            flops,
-            needs_grad,
-        )
         if self.region is not None and self.region.saves is not None:
-            op.is_saved = self.region.saves(kind)
+            more["is_saved"] = self.region.saves(kind)
+        more |= {"name": name, "out_by": out_by or "", "needs_grad": needs_grad}
+        self._write(kind, reads, makes, keeps, **more)
         return out
 
     def view(
@@ -238,9 +213,8 @@ class Graph:
 
     def scratch(self, num_bytes: int) -> Tensor:
         """Bytes that the operation just written takes for itself once its output is there."""
-        return self._write(
-            self.operations[-1].kind, (), [Tensor("", num_bytes, "uint8", "scratch")]
-        ).makes[0]
+        kind = self.operations[-1].kind
+        return self._write(kind, (), [Tensor("", num_bytes, "uint8", "scratch")]).makes[0]
 
     def cast(self, x: Tensor, dtype: str, name: str = "") -> Tensor:
         """``x`` in another dtype; ``x`` itself where it has that dtype already.
@@ -251,13 +225,13 @@ class Graph:
         key = x, self.region
         if x.dtype == dtype or key in self.casts:
             return self.casts.get(key, x)
-        cast = self.op(
-            "_to_copy", [x], x.axes, dtype, name=name or f"{x.base.name}, cast to {dtype}"
-        )
-        if x.parameter is not None:
-            self.operations[-1].is_cast = True
-            if x.needs_grad and x.dtype == "float32":
-                self.casts[key], self.operations[-1].is_remembered = cast, True
+        name = name or f"{x.base.name}, cast to {dtype}"
+        is_cast = x.parameter is not None
+        is_remembered = is_cast and x.needs_grad and x.dtype == "float32"
+        how = {"is_cast": is_cast, "is_remembered": is_remembered}
+        cast = self.op("_to_copy", [x], x.axes, dtype, name=name, **how)
+        if is_remembered:
+            self.casts[key] = cast
         return cast
 
     def rename(self, x: Tensor, name: str) -> Tensor:
@@ -278,7 +252,7 @@ class Graph:
         """What ``run(*arguments)`` writes is run again in the backward; until then ``arguments`` alone are kept."""
         size = self.random_state_bytes
         states = [Tensor(str(size), size, "uint8", "random number state")] if size else []
-        entry = self._write("checkpoint", arguments, states, by="checkpoint")
+        entry = self._write("checkpoint", arguments, states)
         self.region = region = region or Region()
         region.entry = entry
         out = run(*arguments)
@@ -288,27 +262,15 @@ class Graph:
             entry.keeps = (*arguments, *states)
         return out
 
-    def _write(self, kind, reads, makes, keeps=(), *more, **others) -> Operation:
-        op = Operation(
-            kind,
-            reads,
-            makes,
-            self.where,
-            self.section,
-            self.unit,
-            self.region,
-            keeps,
-            *more,
-            **others,
-        )
+    def _write(self, kind, reads, makes, keeps=(), **more) -> Operation:
+        place = self.where, self.section, self.unit, self.region
+        op = Operation(kind, reads, makes, *place, keeps, **more)
         self.operations.append(op)
         if self.region is not None:
             self.region.operations.append(op)
             if keeps:
                 self.region.keepers.append(op)
         return op
-
-    # What a reader of the list asks
 
     def find_last_uses(self) -> None:
         """Fill ``last_uses`` of each operation."""

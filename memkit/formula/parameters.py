@@ -19,7 +19,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from memkit.models import ModelConfig
 
@@ -53,45 +53,31 @@ class Parameter:
 
 def model_axes(config: ModelConfig) -> dict[str, int]:
     """The number behind every axis that follows from the model alone; p is the number of positions."""
-    return {
-        "h": config.hidden_size,
-        "a": config.num_heads,
-        "k": config.num_kv_heads,
-        "d": config.head_dim,
-        "f": config.intermediate_size,
-        "v": config.vocab_size,
-        "p": config.max_seq_len,
-        "ad": config.query_size,
-        "kd": config.kv_size,
-        "(a+2k)d": config.query_size + 2 * config.kv_size,
-        **config.more_axes,
-    }
+    a, k, d = config.num_heads, config.num_kv_heads, config.head_dim
+    sizes = {"h": config.hidden_size, "a": a, "k": k, "d": d, "f": config.intermediate_size}
+    sizes |= {"v": config.vocab_size, "p": config.max_seq_len, "ad": a * d, "kd": k * d}
+    sizes |= {"(a+2k)d": (a + 2 * k) * d, "d/2": d // 2, "ad/2": a * d // 2, "kd/2": k * d // 2}
+    return sizes | config.more_axes
 
 
 def embedding_parameters(config: ModelConfig) -> tuple[Parameter, ...]:
     """The tables before the first block: tokens, and learned positions where the model has them."""
-    tables = [("token_embedding", "v")] + [("position_embedding", "p")] * (
-        config.position == "learned"
-    )
-    return tuple(
-        _parameter(config, f"{name}.weight", f"{rows} h", "embedding") for name, rows in tables
-    )
+    tokens = _parameter(config, "token_embedding.weight", "v h", "embedding")
+    positions = _parameter(config, "position_embedding.weight", "p h", "embedding")
+    return (tokens, positions) if config.position == "learned" else (tokens,)
 
 
-def gelu_parameters(config: ModelConfig) -> list[Parameter]:
-    """The MLP of GPT-2: up, down."""
+def mlp_parameters(config: ModelConfig, is_gated: bool = False) -> list[Parameter]:
+    """The MLP of GPT-2: up, down; the gated one of Llama: gate, up, down."""
+    layers = {"mlp.gate": "f h"} if is_gated else {}
+    layers |= {"mlp.up": "f h", "mlp.down": "h f"}
     bias = config.has_mlp_bias
-    return [*_linear(config, "mlp.up", "f h", bias), *_linear(config, "mlp.down", "h f", bias)]
-
-
-def swiglu_parameters(config: ModelConfig) -> list[Parameter]:
-    """The gated MLP of Llama: gate, up, down."""
-    return [*_linear(config, "mlp.gate", "f h", config.has_mlp_bias), *gelu_parameters(config)]
+    return [p for name, axes in layers.items() for p in _linear(config, name, axes, bias)]
 
 
 MLP_PARAMETERS: dict[str, Callable[[ModelConfig], list[Parameter]]] = {
-    "gelu": gelu_parameters,
-    "swiglu": swiglu_parameters,
+    "gelu": mlp_parameters,
+    "swiglu": partial(mlp_parameters, is_gated=True),
 }
 """The parameters of an MLP, by the kind that ``ModelConfig.mlp_of`` names."""
 
@@ -99,9 +85,9 @@ MLP_PARAMETERS: dict[str, Callable[[ModelConfig], list[Parameter]]] = {
 @lru_cache(maxsize=64)
 def block_parameters(config: ModelConfig, mlp: str = "") -> tuple[Parameter, ...]:
     """The parameter tensors of one transformer block, in order, with this kind of MLP (the model's own)."""
-    projections = (
-        {"qkv": "(a+2k)d"} if config.fuses_qkv else {"query": "ad", "key": "kd", "value": "kd"}
-    )
+    projections = {"query": "ad", "key": "kd", "value": "kd"}
+    if config.fuses_qkv:
+        projections = {"qkv": "(a+2k)d"}
     tensors = _norm(config, "norm_1") + _norm(config, "norm_2")
     for name, width in projections.items():
         tensors += _linear(config, f"attention.{name}", f"{width} h", config.has_qkv_bias)
@@ -127,22 +113,14 @@ def parameter_ledger(config: ModelConfig) -> tuple[Parameter, ...]:
     )
 
 
-@lru_cache(maxsize=64)
-def distinct_parameters(config: ModelConfig) -> tuple[Parameter, ...]:
-    """One parameter tensor of those that are alike, which says how many ``times`` it stands."""
-    blocks = one_of_each_kind(config, block_parameters)
-    return (*embedding_parameters(config), *blocks, *output_parameters(config))
-
-
 def of_blocks(
     config: ModelConfig, of_kind: Callable[[ModelConfig, str], Iterable[Parameter]]
 ) -> list[Parameter]:
     """What each block in turn has, under its own number."""
-    kinds = enumerate(map(config.mlp_of, range(config.num_layers)))
     return [
         replace(p, name=f"blocks.{layer}.{p.name}")
-        for layer, kind in kinds
-        for p in of_kind(config, kind)
+        for layer in range(config.num_layers)
+        for p in of_kind(config, config.mlp_of(layer))
     ]
 
 
@@ -150,21 +128,18 @@ def one_of_each_kind(
     config: ModelConfig, of_kind: Callable[[ModelConfig, str], Iterable[Parameter]]
 ) -> list[Parameter]:
     """What one block of each kind has, ``times`` those that are like it."""
-    kinds = enumerate(config.blocks_by_kind.items())
     return [
         replace(p, name=f"blocks.{number}.{p.name}", times=times)
-        for number, (kind, times) in kinds
+        for number, (kind, times) in enumerate(config.blocks_by_kind.items())
         for p in of_kind(config, kind)
     ]
 
 
 def times_of(config: ModelConfig, name: str) -> int:
     """How many tensors of the model are like this one of its ``one_of_each``."""
-    return (
-        list(config.blocks_by_kind.values())[int(name.split(".")[1])]
-        if name.startswith("blocks.")
-        else 1
-    )
+    if not name.startswith("blocks."):
+        return 1
+    return list(config.blocks_by_kind.values())[int(name.split(".")[1])]
 
 
 def count_parameters(config: ModelConfig) -> int:
@@ -185,24 +160,23 @@ def count_by_kind(config: ModelConfig) -> dict[str, int]:
     {'embedding': 131, 'attention': 2147, 'mlp': 4329, 'norm': 0, 'head': 131}
     """
     counts = Counter(dict.fromkeys(PARAMETER_KINDS, 0))
-    for parameter in distinct_parameters(config):
-        counts[parameter.kind] += parameter.times * parameter.count
+    blocks = one_of_each_kind(config, block_parameters)
+    for p in (*embedding_parameters(config), *blocks, *output_parameters(config)):
+        counts[p.kind] += p.times * p.count
     return dict(counts)
 
 
 def _parameter(config: ModelConfig, name: str, axes: str, kind: str) -> Parameter:
     sizes = model_axes(config)
-    return Parameter(
-        name=name, shape=tuple(sizes[axis] for axis in axes.split()), kind=kind, axes=axes
-    )
+    shape = tuple(sizes[axis] for axis in axes.split())
+    return Parameter(name=name, shape=shape, kind=kind, axes=axes)
 
 
 def _linear(config: ModelConfig, name: str, axes: str, has_bias: bool) -> list[Parameter]:
-    kind = name.split(".")[-2]
-    parts = {"weight": axes, "bias": axes.split()[0]} if has_bias else {"weight": axes}
-    return [
-        _parameter(config, f"{name}.{part}", part_axes, kind) for part, part_axes in parts.items()
-    ]
+    kind = name.partition(".")[0]
+    weight = _parameter(config, f"{name}.weight", axes, kind)
+    bias = _parameter(config, f"{name}.bias", axes.split()[0], kind)
+    return [weight, bias] if has_bias else [weight]
 
 
 def _norm(config: ModelConfig, name: str) -> list[Parameter]:

@@ -1,18 +1,171 @@
-"""How a run keeps, computes and steps its parameters: what is around the walk through a model's operations.
+"""What is around the walk through a model's operations: how a run keeps, computes and steps its parameters.
 
 ``Run`` is a step on one device, all of whose parameters are trained and stepped when all gradients are there. A run
 that does otherwise (adapters, offload, a rank of many) is a subclass of another package's; ``run_of`` finds it by the
 type of the setup.
+
+What becomes of a finished gradient is a choice made after the walk, by rewriting its events. The walk marks the moment
+in which the backward is done with a parameter's gradient. ``add_gradients``: an earlier micro-batch left one, the new
+one is added to it and freed. ``keep_gradients``: it stays, in the dtypes that the recipe keeps gradients in, or ``use``
+does something with it at once: send it to the host, let the optimizer step.
+
+A step makes its states the first time, and temporaries every time. The update of AdamW needs √v + ε for every
+parameter. PyTorch's implementations hold that at different widths:
+
+- ``foreach`` works on lists: one temporary for every parameter, all at once, as large as the parameters together;
+- ``for-loop`` takes one tensor at a time: √v and √v divided by a constant, while Python still holds the result of the
+  tensor before;
+- ``fused`` computes it in registers: nothing.
+
+Source: ``_multi_tensor_adam`` and ``_single_tensor_adam`` of torch/optim/adam.py, and their like in sgd.py (2.13).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import singledispatch
 
-from memkit.formula import update
-from memkit.formula.liveness import Block, Recorder, Segment, Walk
-from memkit.formula.parameters import parameter_ledger
-from memkit.formula.update import write_states, write_update, write_weights
+from memkit.formats.records import tensor_bytes
+from memkit.formula.liveness import BORN, FINISHED, FREED, Block, Recorder, Segment, Walk
+from memkit.formula.parameters import Parameter, parameter_ledger
+from memkit.formula.states import StateTensor, optimizer_tensors, shared_tensors, weight_tensors
+from memkit.recipes import TRACE_IT, Precision
 from memkit.setup import TrainingSetup
+from memkit.units import as_one_of
+
+
+def add_gradients(segments: Iterable[Segment]) -> list[Segment]:
+    """Each finished gradient is added to one that is there, and freed."""
+    return [
+        Segment(each.times, each.unit, [(block, sign or FREED) for block, sign in each.events])
+        for each in segments
+    ]
+
+
+def keep_gradients(
+    segments: Sequence[Segment],
+    block_bytes: int,
+    dtypes: Sequence[str] = (),
+    use: Callable[[Recorder, Block], bool] | None = None,
+) -> list[Segment]:
+    """Each finished gradient stays, in ``dtypes`` (left out: its own), unless ``use`` returns that it may go."""
+    finished = [block for each in segments for block, sign in each.events if sign == FINISHED]
+    kept = [block for block in finished if not dtypes or block.gradient_of.dtype in dtypes]
+    own, out = {block: replace(block, part="gradients") for block in kept}, []
+    for segment in segments:
+        record = Recorder(block_bytes)
+        for block, sign in segment.events:
+            mine = own.get(block, block)
+            if sign != FINISHED:
+                record.events.append((mine, sign))
+                continue
+            x, goes = block.gradient_of, [] if block in own else [mine]
+            for dtype in dtypes or (x.dtype,):
+                one = mine
+                if dtype != x.dtype:
+                    one = record.new(tensor_bytes(x.count, dtype), *block.finished_by, "gradients")
+                    one.gradient_of = x
+                if use is not None and use(record, block):
+                    goes.append(one)
+            record.events += [(one, FREED) for one in goes]
+        out.append(Segment(segment.times, segment.unit, record.events))
+    return out
+
+
+def free_gradients(segments: Sequence[Segment]) -> list[Segment]:
+    """What ``zero_grad`` frees: the gradients that these segments have left."""
+    gone = {block for segment in segments for block, sign in segment.events if sign == FREED}
+
+    def left(segment: Segment) -> list[tuple[Block, int]]:
+        made = (block for block, sign in segment.events if sign == BORN and block not in gone)
+        return [(block, FREED) for block in made if block.part == "gradients"]
+
+    return [Segment(each.times, each.unit, left(each)) for each in segments]
+
+
+def place(record: Recorder, op: str, tensors: Iterable[StateTensor]) -> None:
+    """Tensors that stay to the end of the run."""
+    for tensor in tensors:
+        record.new(tensor.num_bytes, op, tensor.parameter, tensor.part)
+
+
+def write_weights(
+    setup: TrainingSetup, record: Recorder, precision: Precision, parameters: Iterable[Parameter]
+) -> None:
+    """What exists before the first step: weights, and the master copy of recipes that have one."""
+    for parameter in parameters:
+        states = optimizer_tensors(parameter, precision, setup.optimizer)
+        masters = [tensor for tensor in states if tensor.role == "master weight"]
+        place(record, "empty", [*weight_tensors(parameter, precision), *masters])
+
+
+def write_states(
+    setup: TrainingSetup, record: Recorder, precision: Precision, parameters: Sequence[Parameter]
+) -> None:
+    """The states that the first step makes, but for a master copy, which was there before.
+
+    What torch keeps on the host counts only where the host is the device.
+    """
+    for parameter in parameters:
+        states = optimizer_tensors(parameter, precision, setup.optimizer)
+        made = [t for t in states if not (t.is_in_host and setup.device == "cuda")]
+        place(record, "zeros_like", [t for t in made if t.role != "master weight"])
+    place(record, "create_dynamic_map", shared_tensors(parameters, setup.optimizer))
+
+
+def write_update(
+    setup: TrainingSetup,
+    record: Recorder,
+    precision: Precision,
+    parameters: Sequence[Parameter],
+    where: str,
+) -> None:
+    """The temporaries of an update of these parameters."""
+    name, implementation = setup.optimizer.name, setup.optimizer.implementation
+    rule = setup.optimizer.record.temporaries[implementation]
+    if rule == TRACE_IT:
+        how = "trace it: trace_memory(training_build(setup))"
+        raise ValueError(f"the step of {name} ({implementation}) has no formula; {how}")
+    as_one_of(f"temporaries of {name}", rule, RULES)
+    how = precision.moment_dtype, implementation, where, setup.device == "cuda"
+    RULES[rule](Temporaries(record, *how), parameters)
+
+
+@dataclass
+class Temporaries:
+    """Makes the tensors of an update, in the dtype of the moments."""
+
+    record: Recorder
+    dtype: str
+    op: str
+    where: str
+    is_cuda: bool
+
+    def one(self, count: int) -> Block:
+        """A new tensor."""
+        return self.record.new(tensor_bytes(count, self.dtype), self.op, self.where)
+
+    def drop(self, *blocks: Block | None) -> None:
+        """These go."""
+        self.record.drop(*filter(None, blocks))
+
+
+def _adam_one_by_one(new: Temporaries, parameters: Sequence[Parameter]) -> None:
+    """√v is born, then √v / √(1 - β₂ᵗ); the first is freed; the second stays until the next one replaces it."""
+    before = None
+    for parameter in parameters:
+        root = new.one(parameter.count)
+        denominator = new.one(parameter.count)
+        new.drop(before, root)
+        before = denominator
+    new.drop(before)
+
+
+RULES: dict[str, Callable[[Temporaries, Sequence[Parameter]], None]] = {
+    "none": lambda new, parameters: None,
+    "all at once": lambda new, parameters: new.drop(*[new.one(p.count) for p in parameters]),
+    "root and denominator": _adam_one_by_one,
+}
+"""What an optimizer's record calls its temporaries, and the function that plays them. Others may be added."""
 
 
 class Run:
@@ -31,10 +184,9 @@ class Run:
         by ``SixteenBitAdamW``, one tensor at a time in float32, whatever the optimizer's ``implementation`` says.
         """
         precision, left_out = setup.precision, []
-        copies = precision.master_dtype, precision.main_gradient_dtype, precision.remainder_dtype
         if setup.device == "cpu" and precision.compute_dtype != "float32":
             left_out.append("what oneDNN packs for products of 16 bits")
-        if any(copies) or precision.gradient_dtype != precision.weight_dtype:
+        if precision.has_copies:
             left_out.append(
                 "the float32 temporaries of memkit's own step, which a library's kernel does without"
             )
@@ -90,9 +242,9 @@ class Run:
         ``accumulates``: earlier micro-batches left gradients, which are added to.
         """
         if accumulates:
-            return update.added(walk.backward)
+            return add_gradients(walk.backward)
         use = self.use(setup, makes_states)
-        return update.kept(walk.backward, walk.block_bytes, self.gradient_dtypes(setup), use)
+        return keep_gradients(walk.backward, walk.block_bytes, self.gradient_dtypes(setup), use)
 
 
 PLAIN = Run()

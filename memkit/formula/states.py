@@ -17,10 +17,9 @@ then a difference between two recipes, and can be read off.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain
 
 from memkit.formats.records import tensor_bytes
-from memkit.formula.parameters import Parameter, distinct_parameters, parameter_ledger
+from memkit.formula.parameters import Parameter, parameter_ledger
 from memkit.models import ModelConfig
 from memkit.recipes import OptimizerConfig, Precision
 from memkit.units import as_whole_number
@@ -46,60 +45,65 @@ class StateTensor:
         return tensor_bytes(math.prod(self.shape), self.dtype)
 
 
-def weight_tensors(parameter: Parameter, precision: Precision) -> tuple[StateTensor, ...]:
+def _state(parameter: Parameter, role: str, dtype: str | None, **more) -> list[StateTensor]:
+    """A tensor of one parameter, and of its shape and of the optimizer if no other is given; none without a dtype."""
+    more = {"shape": parameter.shape, "part": "optimizer_states"} | more
+    return [StateTensor(parameter=parameter.name, role=role, dtype=dtype, **more)] if dtype else []
+
+
+def weight_tensors(parameter: Parameter, precision: Precision) -> list[StateTensor]:
     """The weight itself. A master copy belongs to the optimizer and is listed there."""
-    return (_state(parameter, "weight", precision.weight_dtype, part="weights"),)
+    return _state(parameter, "weight", precision.weight_dtype, part="weights")
 
 
-def gradient_tensors(parameter: Parameter, precision: Precision) -> tuple[StateTensor, ...]:
+def gradient_tensors(parameter: Parameter, precision: Precision) -> list[StateTensor]:
     """The gradient, and the second one that a recipe with main gradients accumulates in."""
-    tensors = [_state(parameter, "gradient", precision.gradient_dtype, part="gradients")]
-    if precision.main_gradient_dtype:
-        tensors.append(
-            _state(parameter, "main gradient", precision.main_gradient_dtype, part="gradients")
-        )
-    return tuple(tensors)
+    own, main = precision.gradient_dtype, precision.main_gradient_dtype
+    return [
+        *_state(parameter, "gradient", own, part="gradients"),
+        *_state(parameter, "main gradient", main, part="gradients"),
+    ]
 
 
 def optimizer_tensors(
     parameter: Parameter, precision: Precision, optimizer: OptimizerConfig
-) -> tuple[StateTensor, ...]:
+) -> list[StateTensor]:
     """What the optimizer keeps for one parameter from its first step on, under torch's names, as its record says."""
-    tensors = []
-    if precision.master_dtype:
-        tensors.append(_state(parameter, "master weight", precision.master_dtype))
-    if precision.remainder_dtype:
-        tensors.append(_state(parameter, "remainder", precision.remainder_dtype))
+    tensors = _state(parameter, "master weight", precision.master_dtype)
+    tensors += _state(parameter, "remainder", precision.remainder_dtype)
     for state in optimizer.record.states_of(parameter.shape, parameter.kind).states:
         for role, shape, dtype in state.tensors_of(parameter.shape, precision.moment_dtype):
             is_in_host = state.is_in_host(role, parameter.count, optimizer.implementation)
-            tensors.append(_state(parameter, role, dtype, shape, is_in_host=is_in_host))
-    return tuple(tensors)
+            tensors += _state(parameter, role, dtype, shape=shape, is_in_host=is_in_host)
+    return tensors
+
+
+def persistent_tensors(
+    parameter: Parameter, precision: Precision, optimizer: OptimizerConfig
+) -> list[StateTensor]:
+    """All that stands for one parameter: weight, gradient, what the optimizer keeps."""
+    own = weight_tensors(parameter, precision) + gradient_tensors(parameter, precision)
+    return own + optimizer_tensors(parameter, precision, optimizer)
 
 
 def shared_tensors(
     parameters: Iterable[Parameter], optimizer: OptimizerConfig
 ) -> tuple[StateTensor, ...]:
     """What an optimizer keeps once for all tensors, as its record says."""
+    kept = optimizer.record.shared_by(parameter.count for parameter in parameters)
     return tuple(
         StateTensor(parameter="all", role=role, shape=shape, dtype=dtype, part="optimizer_states")
-        for role, shape, dtype in optimizer.record.shared_by(
-            parameter.count for parameter in parameters
-        )
+        for role, shape, dtype in kept
     )
 
 
 def state_ledger(
     config: ModelConfig, precision: Precision, optimizer: OptimizerConfig
 ) -> tuple[StateTensor, ...]:
-    """Every persistent tensor of the run: weights, then gradients, then the optimizer's."""
+    """Every persistent tensor of the run, parameter by parameter; last what the optimizer keeps once for all."""
     parameters = parameter_ledger(config)
-    return (
-        *(t for p in parameters for t in weight_tensors(p, precision)),
-        *(t for p in parameters for t in gradient_tensors(p, precision)),
-        *(t for p in parameters for t in optimizer_tensors(p, precision, optimizer)),
-        *shared_tensors(parameters, optimizer),
-    )
+    own = (t for p in parameters for t in persistent_tensors(p, precision, optimizer))
+    return (*own, *shared_tensors(parameters, optimizer))
 
 
 def state_bytes(
@@ -113,13 +117,9 @@ def state_bytes(
     {'weights': 497759232, 'gradients': 497759232, 'optimizer_states': 995518464}
     """
     totals = {"weights": 0, "gradients": 0, "optimizer_states": 0}
-    for parameter in distinct_parameters(config):
-        tensors = weight_tensors(parameter, precision), gradient_tensors(parameter, precision)
-        for tensor in chain(*tensors, optimizer_tensors(parameter, precision, optimizer)):
-            if not tensor.is_in_host:
-                totals[tensor.part] += parameter.times * tensor.num_bytes
-    shared = shared_tensors(distinct_parameters(config), optimizer)
-    totals["optimizer_states"] += sum(tensor.num_bytes for tensor in shared)
+    for tensor in state_ledger(config, precision, optimizer):
+        if not tensor.is_in_host:
+            totals[tensor.part] += tensor.num_bytes
     return totals
 
 
@@ -139,29 +139,5 @@ def bytes_per_parameter(
     """
     shape = tuple(as_whole_number("shape", size, 1) for size in shape)
     parameter = Parameter(name="matrix", shape=shape, kind="mlp")
-    tensors = (
-        *weight_tensors(parameter, precision),
-        *gradient_tensors(parameter, precision),
-        *optimizer_tensors(parameter, precision, optimizer),
-    )
+    tensors = persistent_tensors(parameter, precision, optimizer)
     return {t.role: t.num_bytes / parameter.count for t in tensors if t.shape}
-
-
-def _state(
-    parameter: Parameter,
-    role: str,
-    dtype: str,
-    shape: tuple[int, ...] | None = None,
-    part: str = "optimizer_states",
-    is_in_host: bool = False,
-) -> StateTensor:
-    """A tensor of one parameter, and of its shape if no other is given."""
-    shape = parameter.shape if shape is None else shape
-    return StateTensor(
-        parameter=parameter.name,
-        role=role,
-        shape=shape,
-        dtype=dtype,
-        part=part,
-        is_in_host=is_in_host,
-    )

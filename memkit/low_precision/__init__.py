@@ -1,16 +1,23 @@
 """Training in 16 and 8 bits: what autocast does with each operation, and how numbers are scaled to fit.
 
-Chapters 03 and 06. The rules are plain numbers; the player, the optimizer and the layer load torch.
+Chapters 03 and 06. The scalings themselves, which need no torch, are ``memkit.formats.blocks``'s.
 
 Reading order:
 
-- ``autocast``: the policies of CUDA's autocast, operation by operation
-- ``loss_scaling``: what FP16 makes of gradients at each scale
-- ``sixteen_bit_adamw``: a master copy, or Kahan's sum: AdamW on weights of 16 bits
-- ``scaling``: amax to factor: per tensor, row and block, MX and NVFP4, current and delayed
+- ``sixteen_bits``: autocast's policies, loss scales, and AdamW on weights of 16 bits
 - ``fp8``: cast, product and layer in eight or four bits
 """
 
-from memkit import lazy_names
+from memkit.formats.blocks import SCALINGS, factors_from, relative_error, scale_to
 
-__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)
+from .fp8 import FP8_RECIPES, DelayedScale, Fp8Linear, Fp8Recipe, cast_to, convert_to_fp8
+from .sixteen_bits import (
+    FLOAT32,
+    FLOAT32_OUTPUT,
+    LOWER_PRECISION,
+    PROMOTE,
+    ScaledGradients,
+    SixteenBitAdamW,
+    add_with_memory,
+    scale_gradients,
+)

@@ -1,7 +1,7 @@
 """A linear layer whose three products take numbers of eight or four bits: cast, product, layer.
 
-The rules of ``scaling`` run here as operations of torch (``memkit::factors``, ``encode``, ``decode``): no value comes
-back to Python, so a trace can follow a layer that casts by shapes alone.
+The rules of ``memkit.formats.blocks`` run here as operations of torch (``memkit::factors``, ``encode``, ``decode``):
+no value comes back to Python, so a trace can follow a layer that casts by shapes alone.
 
 A layer y = x W' multiplies three times, and each time two matrices meet that were cast for this product:
 
@@ -9,7 +9,7 @@ A layer y = x W' multiplies three times, and each time two matrices meet that we
     dgrad         dx = Q(dy) Q(W)       summed over the outputs
     wgrad         dW = Q(dy)' Q(x)      summed over the tokens
 
-Q multiplies each group of values by a factor and rounds (``scaling``). A factor can leave a sum only if all its terms
+Q multiplies each group of values by a factor and rounds. A factor can leave a sum only if all its terms
 share it, so the groups lie along the dimension that is summed. Each matrix enters two products and is summed over
 another dimension in each: it is cast twice, once as it stands and once transposed. Only where a group is square (the
 whole tensor, 128 x 128) are both casts the same numbers.
@@ -24,25 +24,31 @@ The numbers are exact: two E4M3 values have a product of 8 bits, which float32 h
 decoded matrices is the eight-bit product but for the order of its sums; where torch has a kernel of its own for the
 scaling (``torch._scaled_mm``: per tensor or row), that one is used. ``Fp8Linear.kernel`` says which it was. This layer
 is for reading and for numbers; for speed take torchao or Transformer Engine.
+
+*Current* scaling takes amax from the tensor at hand, which reads it twice. *Delayed* scaling takes it from the
+last steps (``DelayedScale``), which reads it once and can be surprised.
+
+Source: Transformer Engine 2.20, common/recipe/__init__.py and quantization._default_sf_compute (delayed scaling).
 """
 
+import copy
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from memkit.formats import decoding, rounding
-from memkit.formats.blocks import FLOAT32_MAX, by_block
+from memkit.formats import rounding
+from memkit.formats.blocks import FLOAT32_MAX, SCALINGS, by_block, factors_from
 from memkit.formats.records import get_format
-from memkit.low_precision.scaling import SCALINGS, DelayedScale, factors_from
-from memkit.units import as_one_of
+from memkit.units import as_one_of, as_whole_number
 
 
 @torch.library.custom_op("memkit::factors", mutates_args=())
 def factors(amax: Tensor, scaling: str, element: str) -> tuple[Tensor, Tensor, Tensor]:
-    """``scaling.factors_from``: multipliers and block scales, of amax's shape, and the tensor's scale; float32."""
+    """``blocks.factors_from``: multipliers and block scales, of amax's shape, and the tensor's scale; float32."""
     blocks = factors_from(amax.cpu().numpy(), scaling, element)
     arrays = blocks.multipliers, blocks.block_scales, np.float32(blocks.tensor_scale)
     return tuple(torch.tensor(array, device=amax.device) for array in arrays)
@@ -67,8 +73,8 @@ def _(x, element):
 
 @torch.library.custom_op("memkit::decode", mutates_args=())
 def decode(codes: Tensor, element: str) -> Tensor:
-    """``decoding.decode`` in float32."""
-    values = decoding.decode(codes.cpu().numpy(), element, dtype=np.float32)
+    """``rounding.decode`` in float32."""
+    values = rounding.decode(codes.cpu().numpy(), element, dtype=np.float32)
     return torch.from_numpy(values).to(codes.device)
 
 
@@ -98,18 +104,16 @@ class Cast:
 
     def wide(self) -> Tensor:
         """element * scale in float32. Shapes: [rows, columns]."""
-        if not self.element.startswith(("float8", "int8")):
-            is_packed = get_format(self.element).bits == 4
-            pairs = torch.stack([self.elements & 15, self.elements >> 4], -1).flatten(-2)
-            codes = pairs if is_packed else self.elements
-            values = decode(codes.contiguous(), self.element)
-        else:
+        if self.element.startswith(("float8", "int8")):
             values = self.elements.float()
-        scales = (
-            self.scales.float()
-            if self.tensor_scale is None
-            else self.scales.float() * self.tensor_scale
-        )
+        else:
+            codes = self.elements
+            if get_format(self.element).bits == 4:
+                codes = torch.stack([codes & 15, codes >> 4], -1).flatten(-2)
+            values = decode(codes.contiguous(), self.element)
+        scales = self.scales.float()
+        if self.tensor_scale is not None:
+            scales = scales * self.tensor_scale
         return by_block(values, scales, SCALINGS[self.scaling])
 
     def t(self) -> "Cast":
@@ -118,7 +122,7 @@ class Cast:
 
 
 def cast_to(x: Tensor, element: str, scaling: str, *, multiplier: Tensor | None = None) -> Cast:
-    """``scaling.scale_to`` on a tensor.
+    """``blocks.scale_to`` on a tensor.
 
     Shapes: [rows, columns]; multiplier [].
     Raises: ValueError: the blocks do not tile the matrix.
@@ -148,24 +152,37 @@ def cast_to(x: Tensor, element: str, scaling: str, *, multiplier: Tensor | None 
     )
 
 
-class DelayedFactor:
-    """``DelayedScale`` as two tensors on the layer's device: the last amaxes, and the factor of the next cast."""
+class DelayedScale:
+    """The factor of the next cast, from the largest magnitudes of the last ones; Transformer Engine's defaults.
 
-    def __init__(self, scale: DelayedScale, device: torch.device):
-        self.scale = scale
-        self.history = torch.zeros(scale.history_len, device=device)
+    ``history`` ends with the latest step, and its maximum counts; ``margin`` halves the factor so many times. Both
+    history and factor are tensors on the layer's device.
+
+    Raises: ValueError: a ``history_len`` that is not a whole number above 0, a ``margin`` that is none.
+
+    >>> scale = DelayedScale(history_len=2)
+    >>> [(scale := scale.after(amax)).multiplier.item() for amax in (1.0, 14.0, 1.0, 1.0)]    # a spike stays two steps
+    [448.0, 32.0, 32.0, 448.0]
+    """
+
+    def __init__(
+        self, element: str = "float8_e4m3fn", history_len: int = 1024, margin: int = 0, device=None
+    ):
+        self.element, self.margin = element, as_whole_number("margin", margin)
+        self.history = torch.zeros(as_whole_number("history_len", history_len, 1), device=device)
         self.multiplier = torch.ones((), device=device)
 
-    def note(self, amax: Tensor) -> None:
-        """A cast saw ``amax``; where that is 0, infinite or NaN the factor stays. Shapes: []."""
-        self.history = torch.cat([self.history[1:].to(amax.device), amax.detach().float()[None]])
-        wanted = self.history.max()
-        quotient = (get_format(self.scale.element).max / wanted / 2**self.scale.margin).clamp(
-            max=float(FLOAT32_MAX)
-        )
-        self.multiplier = torch.where(
-            (wanted > 0) & wanted.isfinite(), quotient, self.multiplier.to(amax.device)
-        )
+    def after(self, amax: Tensor | float) -> Self:
+        """The state after a cast that saw ``amax``; where that is 0, infinite or NaN the factor stays. Shapes: []."""
+        amax, later = torch.as_tensor(amax).detach().float(), copy.copy(self)
+        later.history = torch.cat([self.history[1:].to(amax.device), amax[None]])
+        wanted = later.history.max()
+        # a tensor, as torch divides a number by one as its reciprocal, rounded once more
+        largest = torch.full_like(wanted, get_format(self.element).max)
+        quotient = (largest / wanted / 2**self.margin).clamp(max=float(FLOAT32_MAX))
+        is_known = (wanted > 0) & wanted.isfinite()
+        later.multiplier = torch.where(is_known, quotient, self.multiplier.to(amax.device))
+        return later
 
 
 def scaled_mm_takes(a: Cast, b: Cast) -> bool:
@@ -173,16 +190,14 @@ def scaled_mm_takes(a: Cast, b: Cast) -> bool:
 
     A CPU takes any pair; CUDA wants capability 8.9, not E5M2 twice, and sizes that are multiples of 16.
     """
-    if not all(
-        cast.element.startswith("float8") and SCALINGS[cast.scaling].block_shape[1] == 0
-        for cast in (a, b)
-    ):
-        return False
-    if a.elements.is_cuda:
-        is_new = torch.cuda.get_device_capability(a.elements.device) >= (8, 9)
-        fits = all(size % 16 == 0 for size in (*a.elements.shape, *b.elements.shape))
-        return is_new and fits and (a.element, b.element) != ("float8_e5m2", "float8_e5m2")
-    return True
+    for cast in (a, b):
+        if not cast.element.startswith("float8") or SCALINGS[cast.scaling].block_shape[1]:
+            return False
+    if not a.elements.is_cuda:
+        return True
+    is_new = torch.cuda.get_device_capability(a.elements.device) >= (8, 9)
+    fits = all(size % 16 == 0 for size in (*a.elements.shape, *b.elements.shape))
+    return is_new and fits and not a.element == b.element == "float8_e5m2"
 
 
 def scaled_product(a: Cast, b: Cast) -> Tensor:
@@ -205,17 +220,19 @@ def scaled_product(a: Cast, b: Cast) -> Tensor:
 OPERANDS = ("input", "weight", "gradient")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Fp8Recipe:
-    """Element formats and scalings of the three operands, and how far each product strays from the plain one."""
+    """Element formats and scalings of the three operands, and how far each product strays from the plain one.
+
+    ``scaling`` is that of the input and of the gradient.
+    """
 
     name: str
+    scaling: str = "tensor"
+    weight_scaling: str = "tensor"
     element: str = "float8_e4m3fn"
     gradient_element: str = "float8_e4m3fn"
-    input_scaling: str = "tensor"
-    weight_scaling: str = "tensor"
-    gradient_scaling: str = "tensor"
-    delayed: DelayedScale | None = None
+    is_delayed: bool = False
     is_wgrad_wide: bool = False
     """torchao's ``rowwise_with_gw_hp``: wgrad from the uncast matrices, dgrad's weight with one factor."""
 
@@ -223,31 +240,21 @@ class Fp8Recipe:
         return self.gradient_element if operand == "gradient" else self.element
 
     def scaling_of(self, operand: str) -> str:
-        return getattr(self, f"{operand}_scaling")
-
-
-def _recipe(name: str, input_scaling: str, weight_scaling: str, **more) -> Fp8Recipe:
-    scalings = {
-        "input_scaling": input_scaling,
-        "weight_scaling": weight_scaling,
-        "gradient_scaling": input_scaling,
-    }
-    return Fp8Recipe(name=name, **scalings, **more)
+        return self.weight_scaling if operand == "weight" else self.scaling
 
 
 _HYBRID = {"gradient_element": "float8_e5m2"}
-_FP4 = {"element": "float4_e2m1fn", "gradient_element": "float4_e2m1fn"}
 FP8_RECIPES = {
     recipe.name: recipe
     for recipe in (
-        _recipe("unscaled", "none", "none", **_HYBRID),
-        _recipe("delayed", "tensor", "tensor", delayed=DelayedScale(), **_HYBRID),
-        _recipe("tensor", "tensor", "tensor", **_HYBRID),
-        _recipe("row", "row_power_of_two", "row_power_of_two"),
-        _recipe("row_wide_wgrad", "row_power_of_two", "row_power_of_two", is_wgrad_wide=True),
-        _recipe("block", "1x128", "128x128"),
-        _recipe("mxfp8", "mx", "mx"),
-        _recipe("nvfp4", "nvfp4", "nvfp4_16x16", **_FP4),
+        Fp8Recipe("unscaled", "none", "none", **_HYBRID),
+        Fp8Recipe("delayed", is_delayed=True, **_HYBRID),
+        Fp8Recipe("tensor", **_HYBRID),
+        Fp8Recipe("row", "row_power_of_two", "row_power_of_two"),
+        Fp8Recipe("row_wide_wgrad", "row_power_of_two", "row_power_of_two", is_wgrad_wide=True),
+        Fp8Recipe("block", "1x128", "128x128"),
+        Fp8Recipe("mxfp8", "mx", "mx"),
+        Fp8Recipe("nvfp4", "nvfp4", "nvfp4_16x16", "float4_e2m1fn", "float4_e2m1fn"),
     )
 }
 """Recipes by name. torchao's are ``tensor``, ``row``, ``row_wide_wgrad``; Transformer Engine's ``delayed``, ``tensor``
@@ -261,11 +268,9 @@ class _Products(torch.autograd.Function):
     def forward(ctx, x: Tensor, weight: Tensor, layer: "Fp8Linear") -> Tensor:
         matrix = x.reshape(-1, x.shape[-1])
         ctx.layer, ctx.x_shape = layer, x.shape
-        cast = layer.cast(matrix, "input")
-        y = layer.multiply(cast, layer.cast(weight, "weight"))
-        kept = (
-            matrix if layer.recipe.is_wgrad_wide else layer.cast_transposed(matrix, "input", cast)
-        )
+        cast = layer.cast(matrix, "input", is_seen=True)
+        y = layer.multiply(cast, layer.cast(weight, "weight", is_seen=True))
+        kept = layer.cast_transposed(matrix, "input", cast)
         is_cast = isinstance(kept, Cast)
         ctx.like = kept.over(None, None) if is_cast else None
         ctx.save_for_backward(weight, *(kept.tensors if is_cast else (kept,)))
@@ -274,46 +279,37 @@ class _Products(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor, None]:
         layer, (weight, *kept) = ctx.layer, ctx.saved_tensors
-        matrix = dy.reshape(-1, dy.shape[-1])
-        cast = layer.cast(matrix, "gradient")
-        dx = layer.multiply(cast, layer.cast_weight_for_dgrad(weight))
-        if layer.recipe.is_wgrad_wide:
-            dw = matrix.t().float() @ kept[0].float()
+        matrix, is_wide = dy.reshape(-1, dy.shape[-1]), layer.recipe.is_wgrad_wide
+        cast = layer.cast(matrix, "gradient", is_seen=True)
+        scaling = "tensor_power_of_two" if is_wide else ""
+        dx = layer.multiply(cast, layer.cast(weight.t(), "weight", scaling))
+        other = layer.cast_transposed(matrix, "gradient", cast)
+        if is_wide:
+            dw = other.t().float() @ kept[0].float()
         else:
-            dw = layer.multiply(
-                layer.cast_transposed(matrix, "gradient", cast), ctx.like.over(*kept)
-            )
+            dw = layer.multiply(other, ctx.like.over(*kept))
         layer.end_step()
         return dx.to(dy.dtype).reshape(ctx.x_shape), dw.to(weight.dtype), None
 
 
 class Fp8Linear(nn.Linear):
-    """``nn.Linear`` with the products of a recipe; ``from_linear`` takes an existing layer's parameters.
+    """An ``nn.Linear`` with its parameters, and the products of a recipe.
 
     ``kernel`` is "auto" (``torch._scaled_mm`` where it takes the operands) or "emulated"; ``used`` counts which
     products ran where.
     """
 
-    recipe: Fp8Recipe
-    kernel: str = "auto"
-
-    @classmethod
-    def from_linear(cls, linear: nn.Linear, recipe: Fp8Recipe, kernel: str = "auto") -> "Fp8Linear":
-        as_one_of("kernel", kernel, ("auto", "emulated"))
+    def __init__(self, linear: nn.Linear, recipe: Fp8Recipe, kernel: str = "auto"):
         with torch.device("meta"):
-            layer = cls(linear.in_features, linear.out_features, bias=linear.bias is not None)
-        layer.weight = linear.weight
-        layer.bias = linear.bias
-        layer.recipe = recipe
-        layer.kernel = kernel
-        layer.used = Counter()
-        layer.delayed, layer.seen = {}, {}
-        if recipe.delayed:
-            scales = {o: replace(recipe.delayed, element=recipe.element_of(o)) for o in OPERANDS}
-            layer.delayed = {
-                o: DelayedFactor(scale, linear.weight.device) for o, scale in scales.items()
+            super().__init__(linear.in_features, linear.out_features, bias=linear.bias is not None)
+        self.weight, self.bias, self.recipe = linear.weight, linear.bias, recipe
+        self.kernel = as_one_of("kernel", kernel, ("auto", "emulated"))
+        self.used, self.seen, self.delayed = Counter(), {}, {}
+        if recipe.is_delayed:
+            self.delayed = {
+                operand: DelayedScale(recipe.element_of(operand), device=linear.weight.device)
+                for operand in OPERANDS
             }
-        return layer
 
     def forward(self, x: Tensor) -> Tensor:
         if torch.is_autocast_enabled(x.device.type):
@@ -322,28 +318,29 @@ class Fp8Linear(nn.Linear):
             y = _Products.apply(x, self.weight, self)
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
-    def cast(self, matrix: Tensor, operand: str) -> Cast:
-        """The matrix for the product that sums over its last dimension."""
+    def cast(
+        self, matrix: Tensor, operand: str, scaling: str = "", *, is_seen: bool = False
+    ) -> Cast:
+        """The matrix for the product that sums over its last dimension, by the recipe's scaling if none is named.
+
+        Delayed scaling learns from those that are ``is_seen``.
+        """
         multiplier = None
         if self.delayed:
             multiplier = self.delayed[operand].multiplier
-            self.seen[operand] = matrix.detach().abs().max()
-        return self._cast(matrix, operand, self.recipe.scaling_of(operand), multiplier)
+            if is_seen:
+                self.seen[operand] = matrix.detach().abs().max()
+        scaling = scaling or self.recipe.scaling_of(operand)
+        return cast_to(matrix, self.recipe.element_of(operand), scaling, multiplier=multiplier)
 
-    def cast_transposed(self, matrix: Tensor, operand: str, cast: Cast) -> Cast:
-        """The matrix for wgrad, which sums over its first dimension: ``cast`` itself where blocks are square."""
+    def cast_transposed(self, matrix: Tensor, operand: str, cast: Cast) -> Cast | Tensor:
+        """The matrix for wgrad, which sums over its first dimension: ``cast`` itself where blocks are square, and
+        the matrix as it is where wgrad is wide."""
+        if self.recipe.is_wgrad_wide:
+            return matrix
         if SCALINGS[cast.scaling].is_square:
             return cast.t()
-        return self._cast(
-            matrix.detach().t().float(), operand, self.recipe.scaling_of(operand), None
-        )
-
-    def cast_weight_for_dgrad(self, weight: Tensor) -> Cast:
-        recipe = self.recipe
-        if recipe.is_wgrad_wide:
-            return self._cast(weight.t(), "weight", "tensor_power_of_two", None)
-        multiplier = self.delayed["weight"].multiplier if self.delayed else None
-        return self._cast(weight.t(), "weight", recipe.weight_scaling, multiplier)
+        return self.cast(matrix.detach().t().float(), operand)
 
     def multiply(self, a: Cast, b: Cast) -> Tensor:
         """a b', summed in float32."""
@@ -355,29 +352,19 @@ class Fp8Linear(nn.Linear):
 
     def end_step(self) -> None:
         """Delayed scaling learns what this step saw."""
-        for operand, factor in self.delayed.items():
-            factor.note(self.seen[operand])
-
-    def _cast(self, matrix: Tensor, operand: str, scaling: str, multiplier: float | None) -> Cast:
-        return cast_to(matrix, self.recipe.element_of(operand), scaling, multiplier=multiplier)
+        self.delayed = {name: scale.after(self.seen[name]) for name, scale in self.delayed.items()}
 
 
 def convert_to_fp8(
     model: nn.Module, recipe: str | Fp8Recipe, *, keep: tuple[str, ...] = (), kernel: str = "auto"
-):
+) -> nn.Module:
     """Swap every ``nn.Linear`` in place, but those whose name contains a text of ``keep``; returns the model.
 
-    Raises: ValueError: an unknown recipe.
+    Raises: ValueError: an unknown recipe or kernel.
     """
     if isinstance(recipe, str):
-        as_one_of("recipe", recipe, FP8_RECIPES)
-        recipe = FP8_RECIPES[recipe]
+        recipe = FP8_RECIPES[as_one_of("recipe", recipe, FP8_RECIPES)]
     for name, module in list(model.named_modules()):
         if type(module) is nn.Linear and not any(text in name for text in keep):
-            parent, _, attribute = name.rpartition(".")
-            setattr(
-                model.get_submodule(parent),
-                attribute,
-                Fp8Linear.from_linear(module, recipe, kernel),
-            )
+            model.set_submodule(name, Fp8Linear(module, recipe, kernel))
     return model

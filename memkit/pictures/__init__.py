@@ -7,8 +7,7 @@ formula. It is a ``Chart``: text, which a page draws. Loads neither torch nor ma
 Reading order:
 
 - ``colours``: one colour and one hatch for everything that has a name
-- ``svg``: a chart of rectangles, lines and words, and its twin in pixels
-- ``axes``: scales and round ticks
+- ``svg``: a chart of rectangles, lines and words, its scales with round ticks, and its twin in pixels
 - ``bars``: stacked bars from a table, standing or lying
 - ``timeline``: a step's instants as bars, and every allocation of it in order
 - ``planes``: strategies and plans on planes of bytes and time
@@ -19,4 +18,4 @@ from .bars import Bar, bars_figure, rows_figure
 from .bits import bit_figure
 from .colours import COLOUR
 from .svg import Chart
-from .timeline import choices_figure, compare_figure, over_time_figure, timeline_figure
+from .timeline import choices_figure, over_time_figure, timeline_figure

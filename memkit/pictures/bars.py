@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
-from memkit.pictures.axes import Scale, byte_ticks, draw_limit
 from memkit.pictures.colours import LOOKS, looks_of
-from memkit.pictures.svg import GREY, PAPER, Chart, text_width
+from memkit.pictures.svg import GREY, PAPER, Chart, Scale, byte_ticks, draw_limit, text_width
 from memkit.units import format_bytes
 
 LEFT, RIGHT, TOP = 92, 612, 72
@@ -20,14 +19,14 @@ LEFT, RIGHT, TOP = 92, 612, 72
 class Bar:
     """One bar: its pieces in bytes from the bottom, what stands above it and below.
 
-    Neighbours of one ``group`` stand together, over its name. ``ghost`` outlines another size; ``whose`` is said in
-    the tip of a piece, and ``data`` goes with it.
+    Neighbours of one ``group`` stand together, over the first of its words. ``ghost`` outlines another size; ``whose``
+    is said in the tip of a piece, and ``data`` goes with it.
     """
 
     name: str
     pieces: Mapping[str, int]
     above: str = ""
-    group: str = ""
+    group: tuple = ("",)
     whose: str = ""
     data: Mapping = field(default_factory=dict)
     ghost: int = 0
@@ -71,34 +70,27 @@ def bars_figure(
         most = max(most, 1.08 * limit[1])
     y = Scale(low=0, high=most, start=345, end=TOP)
     y.ticks_beside(chart, byte_ticks(most), LEFT, RIGHT)
-    gaps = [
-        0.3 * number
-        for number in accumulate((a.group != b.group for a, b in pairwise(bars)), initial=0)
-    ]
+    changes = (a.group != b.group for a, b in pairwise(bars))
+    gaps = [0.3 * number for number in accumulate(changes, initial=0)]
     x = Scale(low=-0.65, high=len(bars) - 0.35 + gaps[-1], start=LEFT, end=RIGHT)
     places, width = [x(number + gap) for number, gap in enumerate(gaps)], 0.88 * (x(1) - x(0))
-    for bar, place in zip(bars, places, strict=True):
+    placed = list(zip(bars, places, strict=True))
+    for bar, place in placed:
         _stack(chart, bar, place, width, y)
     if limit:
         draw_limit(chart, y, limit[1], LEFT, RIGHT, limit[0])
-    tops = [(place, y(bar.total) - 3, bar.above) for bar, place in zip(bars, places, strict=True)]
+    tops = [(place, y(bar.total) - 3, bar.above) for bar, place in placed]
     broken = [(place, height, text.replace(" ", "\n", 1)) for place, height, text in tops]
     way = chart.place(tops, broken, size=11.5, at="bottom", boxed=True)
     if chosen >= 0:
-        lines = (tops, broken)[way][chosen][2].count("\n") + 1
-        chart.words(
-            places[chosen], tops[chosen][1] - 14 * lines, "▼", 11, anchor="middle", at="bottom"
-        )
-    chart.row(
-        [(place, bar.name) for bar, place in zip(bars, places, strict=True)],
-        y.start + 5,
-        11.5,
-        shade=GREY,
-    )
-    groups: dict[str, list[float]] = {}
-    for bar, place in zip(bars, places, strict=True):
+        left, top, text = (tops, broken)[way][chosen]
+        mark = top - 14 * (text.count("\n") + 1)
+        chart.words(left, mark, "▼", 11, anchor="middle", at="bottom")
+    chart.row([(place, bar.name) for bar, place in placed], y.start + 5, 11.5, shade=GREY)
+    groups: dict[tuple, list[float]] = {}
+    for bar, place in placed:
         groups.setdefault(bar.group, []).append(place)
-    names = [(sum(of) / len(of), group.partition("\t")[0]) for group, of in groups.items()]
+    names = [(sum(of) / len(of), group[0]) for group, of in groups.items()]
     chart.row(names, y.start + 21, 11.5)
     for words, span in (spans or {}).items():
         ends = places[span[0]] - width / 2, places[span[-1]] + width / 2
@@ -116,14 +108,10 @@ def _stack(chart: Chart, bar: Bar, place: float, width: float, y: Scale) -> None
     ends = accumulate(bar.pieces.values(), initial=0)
     for (part, size), (low, high) in zip(bar.pieces.items(), pairwise(ends), strict=True):
         if size:
-            tells = {
-                "tip": f"{part.replace('_', ' ')}: {format_bytes(size)}, {bar.whose or bar.name}"
-            }
-            tells["data"] = {"part": part, "bytes": size, **bar.data}
-            edge = {"stroke": "#fff", "stroke_width": 0.7}
-            chart.rect(
-                place - width / 2, y(high), width, y(low) - y(high), LOOKS[part], **tells, **edge
-            )
+            tip = f"{part.replace('_', ' ')}: {format_bytes(size)}, {bar.whose or bar.name}"
+            style = {"stroke": "#fff", "stroke_width": 0.7, "tip": tip}
+            style["data"] = {"part": part, "bytes": size, **bar.data}
+            chart.rect(place - width / 2, y(high), width, y(low) - y(high), LOOKS[part], **style)
     chart.keep_clear(place - width / 2, y(bar.total), place + width / 2, y.start)
     if bar.ghost:
         left, right, height = place - width / 2, place + width / 2, y.inside(bar.ghost)
@@ -153,11 +141,8 @@ def rows_figure(rows: Mapping[str, Mapping[str, float]], title: str, unit: str =
     for number, (row, pieces) in enumerate(rows.items()):
         y, ends = top + 12 + 34 * number, accumulate(pieces.values(), initial=0)
         for (name, size), (start, end) in zip(pieces.items(), pairwise(ends), strict=True):
-            tells = {
-                "tip": f"{name}: {size:.4g}{after}, {row}",
-                "data": {"name": name, "size": f"{size:.6g}"},
-            }
-            chart.bar(x(start), x(end), y, 24, looks[name], **tells, stroke=PAPER)
+            tip, data = f"{name}: {size:.4g}{after}, {row}", {"name": name, "size": f"{size:.6g}"}
+            chart.bar(x(start), x(end), y, 24, looks[name], tip=tip, data=data, stroke=PAPER)
             if text_width(f"{size:.3g}", 12) < x(end) - x(start):
                 chart.words(x((start + end) / 2), y, f"{size:.3g}", 12, anchor="middle", boxed=True)
         chart.words(left - 10, y, row, 12.5, anchor="end")

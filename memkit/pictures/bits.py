@@ -7,25 +7,15 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from memkit.formats.reading import CodeReading, Nearest, number_text, read_code
 from memkit.formats.records import Format
-from memkit.pictures.axes import Scale
+from memkit.formats.single import CodeReading, Nearest, number_text, read_code
 from memkit.pictures.colours import LOOKS, OKABE_ITO
-from memkit.pictures.svg import GREY, PAPER, SUPERSCRIPTS, Chart, text_width
+from memkit.pictures.svg import GREY, PAPER, SUPERSCRIPTS, Chart, Scale, text_width
 
 WIDEST_BOX = 48
 COMPARED = (
-    "float32",
-    "tf32",
-    "bfloat16",
-    "float16",
-    "float8_e5m2",
-    "float8_e4m3fn",
-    "float6_e3m2fn",
-    "float6_e2m3fn",
-    "float4_e2m1fn",
-    "int8",
-    "int4",
+    *("float32", "tf32", "bfloat16", "float16", "float8_e5m2", "float8_e4m3fn"),
+    *("float6_e3m2fn", "float6_e2m3fn", "float4_e2m1fn", "int8", "int4"),
 )
 """The formats in which a number is shown side by side."""
 SMALLEST_ERROR = 1e-9  # left end of the error axis
@@ -42,25 +32,23 @@ def draw_bits(chart: Chart, reading: CodeReading, top: float) -> float:
     left, number, middles = 400 - width * len(bits) / 2, 0, {}
     code = f"{fmt.name}   code {reading.code} = 0x{reading.code:0{-(-len(bits) // 4)}X}"
     chart.words(400, top + 8, code, 15, anchor="middle", bold=True)
+    edge = {"stroke": "currentColor", "stroke_opacity": 0.7}
     for field, digits in reading.fields:
         middles[field] = left + (number + len(digits) / 2) * width
         for place, digit in enumerate(digits):
             x, y = left + number * width, top + 70
-            tells = {
-                "tip": f"{field} bit {len(digits) - 1 - place}: {digit}",
-                "data": {"pick": number, "field": field},
-            }
-            edge = {"stroke": "currentColor", "stroke_opacity": 0.7}
-            chart.bar(x, x + width, y, 44, LOOKS[field], shade=0.7, **edge, **tells)
+            tip = f"{field} bit {len(digits) - 1 - place}: {digit}"
+            data = {"pick": number, "field": field}
+            chart.bar(x, x + width, y, 44, LOOKS[field], shade=0.7, **edge, tip=tip, data=data)
             chart.bar(x + 0.2 * width, x + 0.8 * width, y, 28, (PAPER, ""), pointer_events="none")
             chart.words(x + width / 2, y, digit, size, anchor="middle")
             number += 1
-    with_value = [
-        (middles[field], top + 36, f"{field} = {int(digits, 2)}")
-        for field, digits in reading.fields
-    ]
-    plain = [(x, top + 36, field) for field, x in middles.items()]
-    chart.place(with_value, plain, [(x, y, field[:4]) for x, y, field in plain], size=12.5)
+    names = [f"{field} = {int(digits, 2)}" for field, digits in reading.fields]
+    ways = names, list(middles), [field[:4] for field in middles]
+    chart.place(
+        *([(x, top + 36, name) for x, name in zip(middles.values(), way)] for way in ways),
+        size=12.5,
+    )
     words = spelled(reading)
     chart.words(400, top + 116, words, 16 if text_width(words, 16) < 780 else 11.5, anchor="middle")
     return top + 130
@@ -80,41 +68,31 @@ def draw_neighbours(chart: Chart, reading: CodeReading, y: float) -> None:
     The next values have ``data-pick``: ``below`` and ``above``.
     """
     trio = (reading.below, reading.value, reading.above)
-    gaps = [None if None in pair else pair[1] - pair[0] for pair in pairwise(trio)]
-    finite = [gap for gap in gaps if gap is not None and gap < float("inf")]
-    away = [240 * gap / max(finite) if gap in finite else 240 for gap in gaps]
+    gaps = [math.inf if None in pair else pair[1] - pair[0] for pair in pairwise(trio)]
+    widest = max(filter(math.isfinite, gaps), default=0)
+    away = [240 * gap / widest if math.isfinite(gap) else 240 for gap in gaps]
     places = (400 - away[0], 400, 400 + away[1])
     chart.line([(64, y), (736, y)], shade=GREY, stroke_width=1.2)
     chart.area([[(400, y - 12), (393, y - 24), (407, y - 24)]], ("currentColor", ""))
-    sides = ("next below", "this value", "next above")
-    for x, value, side in zip(places, trio, sides, strict=True):
+    texts = [reading.text(value) for value in trio]
+    for x, value, side, text in zip(places, trio, ("below", "", "above"), texts, strict=True):
         if value is not None:
             chart.line([(x, y - 8), (x, y + 8)], stroke_width=1.8)
-        if value is not None and side != "this value":
-            to_press = {
-                "tip": f"{side}: {reading.text(value)}",
-                "data": {"pick": side.removeprefix("next ")},
-            }
-            chart.rect(x - 22, y - 14, 44, 56, pointer_events="all", **to_press)
-    texts = [
-        (x, reading.text(value), side) for x, value, side in zip(places, trio, sides, strict=True)
-    ]
+            if side:
+                tells = {"tip": f"next {side}: {text}", "data": {"pick": side}}
+                chart.rect(x - 22, y - 14, 44, 56, pointer_events="all", **tells)
+    heights = (22, 22, 22), (40, 22, 40)
     chart.place(
-        [(x, y + 22, text) for x, text, _ in texts],
-        [(x, y + (22 if n == 1 else 40), text) for n, (x, text, _) in enumerate(texts)],
+        *([(x, y + h, text) for x, h, text in zip(places, way, texts)] for way in heights),
         size=13.5,
     )
-    chart.place(
-        [(x, y + 40, side) for x, _, side in texts],
-        [(400, y + 40, sides[1])],
-        size=11.5,
-        shade=GREY,
-    )
+    names = ("next below", "this value", "next above")
+    sides = [(x, y + 40, name) for x, name in zip(places, names, strict=True)]
+    chart.place(sides, sides[1:2], size=11.5, shade=GREY)
     for gap, pair in zip(gaps, pairwise(places), strict=True):
-        words = f"gap {number_text(gap)}" if gap in finite else ""
-        chart.place(
-            [(sum(pair) / 2, y - 14, words)], [(sum(pair) / 2, y - 32, words)], size=12, shade=GREY
-        )
+        words, middle = f"gap {number_text(gap)}" if math.isfinite(gap) else "", sum(pair) / 2
+        ways = [(middle, y - 14, words)], [(middle, y - 32, words)]
+        chart.place(*ways, size=12, shade=GREY)
 
 
 def bits_in_words(reading: CodeReading) -> str:
@@ -147,13 +125,12 @@ def explorer_figure(reading: CodeReading, rows: Sequence[Nearest]) -> Chart:
     for row, nearest in enumerate(rows):
         y, error = top + 42 + 24 * row, nearest.relative_error
         end = max(x(min(error, 1)), x.start + 2) if error else x.start
-        tip = f"{nearest.fmt.name}: {number_text(nearest.value, 9)}, {note_on(nearest)}"
+        held, note = number_text(nearest.value, 9), note_on(nearest)
+        tip, data = f"{nearest.fmt.name}: {held}, {note}", {"error": repr(float(error))}
         chart.words(10, y, nearest.fmt.name, 12.5)
-        chart.words(308, y, number_text(nearest.value, 9), 12.5, anchor="end")
-        chart.bar(
-            x.start, end, y, 16, (OKABE_ITO[1], "///"), tip=tip, data={"error": repr(float(error))}
-        )
-        chart.words(676, y, note_on(nearest), 12.5)
+        chart.words(308, y, held, 12.5, anchor="end")
+        chart.bar(x.start, end, y, 16, (OKABE_ITO[1], "///"), tip=tip, data=data)
+        chart.words(676, y, note, 12.5)
     words = (f"{n.fmt.name} {number_text(n.value, 9)}, {note_on(n)}" for n in rows)
     chart.title = f"{reading.fmt.name}, code {reading.code}, and {number} in {len(rows)} formats"
     chart.alt = f"{bits_in_words(reading)} {number} as each format holds it: {'; '.join(words)}."
@@ -167,10 +144,6 @@ def note_on(nearest: Nearest) -> str:
         return "saturated" if math.isfinite(nearest.value) else "overflow"
     if error == 0:
         return "exact" if nearest.is_exact else "sign lost"
-    return (
-        "underflow to 0"
-        if nearest.value == 0
-        else f"{error:.2g}"
-        if error < 1e-4
-        else f"{100 * error:.2g} %"
-    )
+    if nearest.value == 0:
+        return "underflow to 0"
+    return f"{error:.2g}" if error < 1e-4 else f"{100 * error:.2g} %"

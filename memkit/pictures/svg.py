@@ -1,4 +1,4 @@
-"""A chart as text: rectangles, lines and words, written as SVG, which the page draws itself.
+"""A chart as text: rectangles, lines, words and scales, written as SVG, which the page draws itself.
 
 It needs the standard library alone, so the same function serves a panel, a stored output, a file in ``figures/``, a
 handout and a page without a kernel. Ink is the page's own text colour (``currentColor``) and pale things are shares of
@@ -12,15 +12,18 @@ it shows. The font is DejaVu Sans, which matplotlib carries, so that the pixels 
 """
 
 import base64
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from html import escape
 from importlib.util import find_spec
-from itertools import combinations
+from itertools import combinations, groupby
 from pathlib import Path
 from zlib import crc32
 
 from memkit.pictures.colours import HATCHES
+from memkit.units import format_bytes
 
 
 @cache
@@ -28,11 +31,8 @@ def fonts() -> tuple[str, ...]:
     """The files of DejaVu Sans beside matplotlib; none without it."""
     spec = find_spec("matplotlib")
     folder = Path(spec.origin).parent / "mpl-data" / "fonts" / "ttf" if spec else Path()
-    return tuple(
-        str(folder / name)
-        for name in ("DejaVuSans.ttf", "DejaVuSans-Bold.ttf")
-        if (folder / name).exists()
-    )
+    files = (folder / name for name in ("DejaVuSans.ttf", "DejaVuSans-Bold.ttf"))
+    return tuple(str(file) for file in files if file.exists())
 
 
 def png_of(svg: str, zoom: float = 1.0) -> bytes | None:
@@ -58,12 +58,17 @@ INK, GREY, FAINT = 1.0, 0.72, 0.2
 """Shades: shares of the page's ink. Words in ``GREY`` stand at 7 : 1 on white and on JupyterLab's dark ground."""
 PAPER = "var(--memkit-paper,#fff)"
 """The ground behind words that stand on a colour; a page sets ``--memkit-paper`` to its own."""
-EDGED = {"stroke": "currentColor", "stroke_opacity": 0.5}
-"""The style of a pale mark, whose edge is ink."""
+PAPER_OF = "--memkit-paper:var(--jp-layout-color0,Canvas)"
+"""JupyterLab's ground, or that of the page's own scheme, light or dark."""
+KEY = "\x00"
+"""Stands in a mark for the name of the picture, which is known when it is whole."""
+OWN_GROUND = (
+    f"#{KEY}{{color:#1a1a1a;background:#fff}}@media(prefers-color-scheme:dark){{#{KEY}{{color:#ececec;background:#161616;"
+    "--memkit-paper:#161616}}"
+)
 FONT = "DejaVu Sans,Verdana,Arial,sans-serif"
-
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
+DASHED = "6 4"
 CHARACTER, BOLD, LINE_HEIGHT = 0.63, 1.12, 1.18
 """Width of a usual character as a share of the font's size (DejaVu Sans, the widest font of ``FONT``), how much wider
 a bold one is, and the height of a line."""
@@ -81,7 +86,9 @@ def text_width(text: str, size: float, bold: bool = False) -> float:
 class Chart:
     """Marks on a page of ``width`` × ``height`` units, a unit a pixel at full size; ``alt`` tells them in words.
 
-    ``title`` and below it ``subtitle``, the line of provenance, stand at the upper left.
+    ``title`` and below it ``subtitle``, the line of provenance, stand at the upper left. A mark has a look (colour and
+    hatch; none: an outline) or a colour, paled by ``shade``; ``tip`` is told under the pointer, ``data`` are its
+    ``data-`` attributes, and any other keyword is an attribute of SVG.
     """
 
     def __init__(self, width: float, height: float, title: str = "", subtitle: str = ""):
@@ -93,48 +100,25 @@ class Chart:
         self.words(10, 19, title, 15, bold=True)
         self.words(10, 43, subtitle, 12, shade=GREY)
 
-    def rect(
-        self, x, y, width, height, look=None, *, shade=INK, tip="", data=None, **style
-    ) -> None:
-        """A rectangle from its upper left corner; ``shade`` pales its look. A mark without a look is an outline."""
+    def rect(self, x, y, width, height, look=None, **rest) -> None:
+        """A rectangle from its upper left corner."""
         box = {"x": x, "y": y, "width": max(width, 0), "height": max(height, 0)}
-        self._mark("rect", {**box, **self._painted(look, shade), **style}, tip, data)
+        self._mark("rect", box, look, **rest)
 
     def bar(self, left, right, y, tall, look=None, **rest) -> None:
         """A rectangle from left to right around a height, as ``rect`` draws it."""
         self.rect(left, y - tall / 2, right - left, tall, look, **rest)
 
+    def area(self, outlines: Iterable[Sequence[tuple[float, float]]], look=None, **rest) -> None:
+        """Closed outlines as one mark."""
+        self._mark("path", {"d": "".join(_path(each) + "Z" for each in outlines)}, look, **rest)
+
     def line(
-        self,
-        points: Sequence[tuple[float, float]],
-        colour="currentColor",
-        *,
-        shade=INK,
-        tip="",
-        data=None,
-        **style,
+        self, points: Sequence[tuple[float, float]], colour="currentColor", *, shade=INK, **rest
     ) -> None:
         """A line through points."""
-        paint = {
-            "fill": "none",
-            "stroke": colour,
-            **({} if shade == INK else {"stroke_opacity": shade}),
-        }
-        self._mark("path", {"d": _path(points), **paint, **style}, tip, data)
-
-    def area(
-        self,
-        outlines: Iterable[Sequence[tuple[float, float]]],
-        look=None,
-        *,
-        shade=INK,
-        tip="",
-        data=None,
-        **style,
-    ) -> None:
-        """Closed outlines as one mark."""
-        path = "".join(_path(outline) + "Z" for outline in outlines)
-        self._mark("path", {"d": path, **self._painted(look, shade), **style}, tip, data)
+        stroke = {"stroke": colour, "stroke_opacity": _unless(shade, INK)}
+        self._mark("path", {"d": _path(points)}, None, **stroke, **rest)
 
     def words(
         self,
@@ -148,33 +132,29 @@ class Chart:
         bold=False,
         at="middle",
         boxed=False,
-    ):
+    ) -> None:
         """Words; ``x`` is where they start, end or have their middle, ``y`` their middle, ``top`` or ``bottom``."""
         if not text:
             return
-        lines = text.split("\n")
         left, top, right, bottom = _box(x, y, text, size, anchor, bold, at)
         self.keep_clear(left, top, right, bottom)
         if boxed:
             self.rect(left - 1, top, right - left + 2, bottom - top, (PAPER, ""))
-        base = top + size * 0.9
-        spans = "".join(
-            f'<tspan x="{_short(x)}" dy="{_short(size * LINE_HEIGHT) if number else 0}">{escape(line)}</tspan>'
-            for number, line in enumerate(lines)
-        )
+        first, *others = map(escape, text.split("\n"))
+        inside, x = first, _short(x)
+        if others:
+            steps = [0, *[_short(size * LINE_HEIGHT)] * len(others)]
+            lines = zip(steps, (first, *others), strict=True)
+            inside = "".join(f'<tspan x="{x}" dy="{dy}">{line}</tspan>' for dy, line in lines)
         style = {
-            "y": base,
+            "x": None if others else x,
+            "y": top + size * 0.9,
             "font_size": size,
-            **({"text_anchor": anchor} if anchor != "start" else {}),
+            "text_anchor": _unless(anchor, "start"),
+            "fill_opacity": _unless(shade, INK),
+            "font_weight": "bold" if bold else None,
         }
-        style |= {
-            **({"fill_opacity": shade} if shade != INK else {}),
-            **({"font_weight": "bold"} if bold else {}),
-        }
-        single = f' x="{_short(x)}"' if len(lines) == 1 else ""
-        self._marks.append(
-            f"<text{single}{_written(style)}>{escape(text) if single else spans}</text>"
-        )
+        self._marks.append(f"<text{_written(style)}>{inside}</text>")
 
     def place(
         self,
@@ -182,6 +162,7 @@ class Chart:
         size=12,
         anchor="middle",
         at="middle",
+        bold=False,
         **look,
     ) -> int:
         """Labels (x, y, text) in the first of several ways in which none touches another or what stands already.
@@ -190,11 +171,7 @@ class Chart:
         """
         touching = []
         for number, way in enumerate(ways):
-            boxes = [
-                _box(x, y, text, size, anchor, look.get("bold", False), at)
-                for x, y, text in way
-                if text
-            ]
+            boxes = [_box(x, y, text, size, anchor, bold, at) for x, y, text in way if text]
             count = sum(_touch(a, b) for a, b in combinations(boxes, 2))
             count += sum(_touch(box, other) for box in boxes for other in self._boxes)
             touching.append((count, number))
@@ -202,7 +179,7 @@ class Chart:
                 break
         chosen = min(touching)[1]
         for x, y, text in ways[chosen]:
-            self.words(x, y, text, size, anchor=anchor, at=at, **look)
+            self.words(x, y, text, size, anchor=anchor, at=at, bold=bold, **look)
         return chosen
 
     def row(self, labels: Sequence[tuple[float, str]], y, size=12, **look) -> None:
@@ -225,7 +202,7 @@ class Chart:
             needed = 30 + max(text_width(first, size), text_width(second, size))
             if left > x and left + needed > x + width:
                 left, y = x, y + row
-            edge = EDGED if look[0] == PAPER else {}
+            edge = {"stroke": "currentColor", "stroke_opacity": 0.5} if look[0] == PAPER else {}
             self.rect(left, y - size * 0.6, 22, size * 1.2 + bool(second) * size, look, **edge)
             self.words(left + 29, y, first, size)
             self.words(left + 29, y + size * 1.25, second, size, shade=GREY)
@@ -265,7 +242,7 @@ class Chart:
             "aria-labelledby": f"{key}-t {key}-d",
             "font-family": FONT,
             "fill": "currentColor",
-            **({"color": "#1a1a1a"} if stands_alone else {}),
+            "color": "#1a1a1a" if stands_alone else None,
         }
         words = f'<title id="{key}-t">{escape(self.title)}</title><desc id="{key}-d">{escape(self.alt)}</desc>'
         styled = f"<style>{style}</style>" if style else ""
@@ -302,33 +279,23 @@ class Chart:
             kind, data = "image/png", base64.b64encode(pixels).decode()
         return {kind: data, "text/plain": self.alt}, {kind: {"alt": self.alt}}
 
-    def _painted(self, look: tuple[str, str] | None, shade: float) -> dict:
-        """``fill`` of a look: its colour, or the pattern of colour and hatch."""
-        if look is None:
-            return {"fill": "none"}
-        if look[1]:
+    def _mark(
+        self, tag: str, place: Mapping, look: tuple | None, *, shade=INK, tip="", data=None, **style
+    ) -> None:
+        """A mark filled by its look: the colour, or the pattern of colour and hatch."""
+        fill = look[0] if look else "none"
+        if look and look[1]:
             fill = self._fills.setdefault(look, f"url(#{KEY}-{len(self._fills)})")
-        else:
-            fill = look[0]
-        return {"fill": fill} if shade == INK else {"fill": fill, "fill_opacity": shade}
-
-    def _mark(self, tag: str, attributes: Mapping, tip: str, data: Mapping | None) -> None:
-        written = _written(
-            {**attributes, **{f"data-{name}": str(value) for name, value in (data or {}).items()}}
-        )
-        self._marks.append(
-            f"<{tag}{written}><title>{escape(tip)}</title></{tag}>" if tip else f"<{tag}{written}/>"
-        )
+        data = {f"data-{name}": str(value) for name, value in (data or {}).items()}
+        paint = {"fill": fill, "fill_opacity": _unless(shade, INK)}
+        written = _written({**place, **paint, **style, **data})
+        title = f"><title>{escape(tip)}</title></{tag}>" if tip else "/>"
+        self._marks.append(f"<{tag}{written}{title}")
 
 
-KEY = "\x00"
-"""Stands in a mark for the name of the picture, which is known when it is whole."""
-OWN_GROUND = (
-    f"#{KEY}{{color:#1a1a1a;background:#fff}}@media(prefers-color-scheme:dark){{#{KEY}{{color:#ececec;background:#161616;"
-    "--memkit-paper:#161616}}"
-)
-PAPER_OF = "--memkit-paper:var(--jp-layout-color0,Canvas)"
-"""JupyterLab's ground, or that of the page's own scheme, light or dark."""
+def _unless(value: object, usual: object) -> object:
+    """A value, or ``None`` where it is what stands without being written."""
+    return None if value == usual else value
 
 
 def _short(value: float) -> str:
@@ -351,10 +318,11 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _written(attributes: Mapping) -> str:
-    """Attributes as they stand in a tag."""
+    """Attributes as they stand in a tag; one that is ``None`` does not."""
     return "".join(
         f' {name.replace("_", "-")}="{escape(value) if isinstance(value, str) else _short(value)}"'
         for name, value in attributes.items()
+        if value is not None
     )
 
 
@@ -370,3 +338,101 @@ def _box(
 
 def _touch(a: tuple, b: tuple) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+Ticks = Iterable[tuple[float, str]]
+"""Values of an axis, each with its words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """Maps values from ``low`` to ``high`` to places from ``start`` to ``end``, by size or by power; draws its ticks.
+
+    >>> Scale(low=0, high=8, start=100, end=20)(2), Scale(low=1, high=100, start=0, end=50, is_log=True)(10)
+    (80.0, 25.0)
+    """
+
+    low: float
+    high: float
+    start: float
+    end: float
+    is_log: bool = False
+
+    def __call__(self, value: float) -> float:
+        low, high = self.low, self.high
+        if self.is_log:
+            value, low, high = math.log2(max(value, 1e-300)), math.log2(low), math.log2(high)
+        return self.start + (self.end - self.start) * (value - low) / ((high - low) or 1)
+
+    def inside(self, value: float) -> float:
+        """The place of a value, at the nearer end where it lies outside."""
+        return self(min(max(value, self.low), self.high))
+
+    def ticks_beside(self, chart: Chart, ticks: Ticks, left: float, right: float, label="") -> None:
+        """Pale lines across at values, their words at the left, and what the axis is."""
+        for value, words in ticks:
+            chart.line([(left, self(value)), (right, self(value))], shade=FAINT)
+            chart.words(left - 6, self(value), words, 12, anchor="end", shade=GREY)
+        chart.words(left, self.end - 6, label, 12, at="bottom", shade=GREY)
+
+    def ticks_below(self, chart: Chart, ticks: Ticks, top: float, bottom: float, label="") -> None:
+        """Pale lines upwards at values, their words below, and what the axis is."""
+        ticks = list(ticks)
+        for value, _ in ticks:
+            chart.line([(self(value), top), (self(value), bottom)], shade=FAINT)
+        chart.row([(self(value), words) for value, words in ticks], bottom + 5, 12, shade=GREY)
+        chart.words(
+            (self.start + self.end) / 2, bottom + 24, label, 12.5, anchor="middle", at="top"
+        )
+
+
+def round_ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """At most ``most`` round values from ``low`` to ``high``, evenly spaced.
+
+    >>> round_ticks(0, 4.1), round_ticks(0, 4096, 8)[-1]
+    ([0.0, 1.0, 2.0, 3.0, 4.0], 4000.0)
+    """
+    power = 10.0 ** math.floor(math.log10((high - low) / most or 1))
+    for step in (power * factor for factor in (1, 2, 2.5, 5, 10, 20, 25)):
+        numbers = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+        if len(numbers) <= most:
+            return [number * step for number in numbers]
+    return []
+
+
+def byte_ticks(most: float) -> list[tuple[float, str]]:
+    """Round places of an axis of bytes from 0 on, all in one unit.
+
+    >>> [words for _, words in byte_ticks(11.3 * 2**30)]
+    ['0 GiB', '2 GiB', '4 GiB', '6 GiB', '8 GiB', '10 GiB']
+    """
+    unit = format_bytes(int(most)).split()[1]
+    num_bytes = 1024 ** ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB").index(unit)
+    return [(tick * num_bytes, f"{tick:g} {unit}") for tick in round_ticks(0, most / num_bytes)]
+
+
+def draw_limit(
+    chart: Chart, y: Scale, num_bytes: int | None, left: float, right: float, name: str = ""
+) -> None:
+    """A card's capacity as a dashed line across, where it is in view; a caller with room writes its name there."""
+    if num_bytes and num_bytes < y.high:
+        ends = [(left, y(num_bytes)), (right, y(num_bytes))]
+        tip = f"{name or 'card'}: {format_bytes(num_bytes)}"
+        chart.line(
+            ends, stroke_width=1.6, stroke_dasharray=DASHED, tip=tip, data={"bytes": num_bytes}
+        )
+
+
+def thinned(places: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Places on a grid of pixels; of those in one column the first, the highest, the lowest and the last.
+
+    >>> thinned([(0.1, 5), (0.2, 90), (0.3, 7), (0.4, 8), (0.4, 9), (3, 9)])
+    [(0, 5.0), (0, 5.0), (0, 90.0), (0, 9.0), (3, 9.0)]
+    """
+    kept = []
+    for x, column in groupby(places, key=lambda place: round(place[0])):
+        heights = [round(2 * y) / 2 for _, y in column]
+        if len(heights) > 2:
+            heights = [heights[0], min(heights), max(heights), heights[-1]]
+        kept += [(x, y) for y in heights]
+    return kept

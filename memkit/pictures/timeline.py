@@ -1,7 +1,7 @@
 """A timeline as a picture: its instants as bars, or its events over time, whoever made it: formula, trace, measurement.
 
-Bars show a step, choices, three columns beside each other (chapters 00, 01, 08, 10, explorers of plans). An instant of
-the training step is a bar, its pieces are the parts.
+Bars show a step or choices (chapters 00, 01, 08, 10, explorers of plans). An instant of the training step is a bar,
+its pieces are the parts.
 
 Over time every allocation and free stands in order, stacked by part, one panel a timeline (chapters 01, 04, 05, 07, 08,
 09): there one sees how a step gets from one to the next: the sawtooth of micro-batches, the second run of a checkpoint,
@@ -11,17 +11,17 @@ the spike at the logits.
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
-from memkit.pictures.axes import Scale, byte_ticks, draw_limit, thinned
 from memkit.pictures.bars import Bar, bars_figure, short
 from memkit.pictures.colours import LOOKS
-from memkit.pictures.svg import GREY, INK, Chart
+from memkit.pictures.svg import GREY, INK, Chart, Scale, byte_ticks, draw_limit, thinned
 from memkit.timeline import PARTS, Events, Instant, MemoryTimeline, provenance_line, where
-from memkit.units import format_bytes, format_ratio
+from memkit.units import format_bytes
 
-MAX_BARS, MAX_COMPARED = 16, 10
-"""More bars than this, or groups of them, cannot be labelled at 800 pixels; then only the last step is drawn."""
+MAX_BARS = 16
+"""More bars than this cannot be labelled at 800 pixels; then only the last step is drawn."""
 REST = "not attributed"
-Key = tuple[str, int, int]
+"""Bytes of no part: what a measurement does not tell apart, and all of a recording whose events name neither part nor
+phase."""
 
 
 def drawn_instants(timeline: MemoryTimeline) -> list[Instant]:
@@ -36,10 +36,8 @@ def drawn_instants(timeline: MemoryTimeline) -> list[Instant]:
 
 def sizes_of(instant: Instant) -> dict[str, int]:
     """Bytes of each part and of what no part accounts for, from the bottom of a bar; an unknown part has none."""
-    return {
-        **{part: size or 0 for part, size in instant.parts.items()},
-        REST: instant.unattributed_bytes,
-    }
+    parts = {part: size or 0 for part, size in instant.parts.items()}
+    return {**parts, REST: instant.unattributed_bytes}
 
 
 def named_parts(instants: Sequence[Instant]) -> list[tuple[str, str]]:
@@ -48,22 +46,18 @@ def named_parts(instants: Sequence[Instant]) -> list[tuple[str, str]]:
     return [(part, part.replace("_", " ")) for part in (*rest, *reversed(PARTS))]
 
 
-def _key(instant: Instant) -> Key:
+def _key(instant: Instant) -> tuple[str, int, int]:
     return instant.name, instant.step, instant.micro_batch
 
 
-def _names(instant: Instant, is_split: bool) -> tuple[str, str]:
-    """What stands below a bar: its moment, and the phase that it shares with its neighbours.
-
-    A tab and the step follow the phase, so that the same phase of two steps is two groups.
-    """
+def _names(instant: Instant, is_split: bool) -> tuple[str, tuple[str, int]]:
+    """What stands below a bar: its moment, and the phase that it shares with its neighbours of the same step."""
     phase, _, moment = instant.name.partition(" ")
     if phase in ("init", "zero_grad"):
-        return "", f"{phase}\t{instant.step}"
-    batch = (
-        f"\nbatch {instant.micro_batch}" if is_split and phase in ("forward", "backward") else ""
-    )
-    return moment or "end", f"{phase}{batch}\t{instant.step}"
+        return "", (phase, instant.step)
+    if is_split and phase in ("forward", "backward"):
+        phase += f"\nbatch {instant.micro_batch}"
+    return moment or "end", (phase, instant.step)
 
 
 def timeline_figure(
@@ -100,26 +94,27 @@ def timeline_figure(
             )
         )
     sizes = {**shown.parts, REST: shown.unattributed_bytes}
-    card, notes = "", [f"total: {format_bytes(shown.total_bytes)}"]
+    notes, limit = f"total: {format_bytes(shown.total_bytes)}", None
     if capacity_bytes is not None:
-        card = f"{card_name}: {format_bytes(capacity_bytes, 1)}"
-        notes += ["", f"dashed: {card_name}", format_bytes(capacity_bytes, 1)]
+        capacity = format_bytes(capacity_bytes, 1)
+        notes += f"\n\ndashed: {card_name}\n{capacity}"
+        limit = f"{card_name}: {capacity}", capacity_bytes
+    parts = [(part, f"{name}\n{format_bytes(sizes[part])}") for part, name in named_parts(instants)]
+    source, head = provenance_line(timeline), f"Peak of the step:\n{where(shown)}"
     chart = bars_figure(
         title,
         bars,
-        subtitle=provenance_line(timeline),
+        subtitle=source,
         chosen=chosen,
         spans=spans,
-        limit=(card, capacity_bytes) if card else None,
-        head=f"Peak of the step:\n{where(shown)}",
-        beside=[
-            (part, f"{name}\n{format_bytes(sizes[part])}") for part, name in named_parts(instants)
-        ],
-        notes="\n".join(notes),
+        limit=limit,
+        head=head,
+        beside=parts,
+        notes=notes,
     )
     peak, last = timeline.peak, timeline.instants[-1]
     chart.alt = (
-        f"{title} ({provenance_line(timeline)}): stacked bars for {len(timeline.instants)} instants. "
+        f"{title} ({source}): stacked bars for {len(timeline.instants)} instants. "
         f"The tallest, {format_bytes(peak.total_bytes)}, is the {where(peak)}; "
         f"the last, {where(last)}, has {format_bytes(last.total_bytes)}."
     )
@@ -144,77 +139,22 @@ def choices_figure(
     """
     if not peaks:
         raise ValueError("choices_figure needs at least one peak")
-    bars, told = [], []
+    bars, words = [], []
     for number, (name, peak) in enumerate(peaks.items()):
         flat, second = name.replace("\n", " "), list(above[number:][:1])
         top = "\n".join([short(peak.total_bytes), *second])
-        bars.append(
-            Bar(name=name, pieces=sizes_of(peak), above=top, whose=flat, data={"pick": number})
-        )
+        data = {"pick": number}
+        bars.append(Bar(name=name, pieces=sizes_of(peak), above=top, whose=flat, data=data))
+        marked, colon = ", chosen" if number == chosen else "", ":" if second else ""
         size = ", ".join([format_bytes(peak.total_bytes), *second])
-        told.append(
-            f"{flat}{', chosen' if number == chosen else ''}{': ' if second else ' '}{size}"
-        )
+        words.append(f"{flat}{marked}{colon} {size}")
     limit = ("", capacity_bytes) if capacity_bytes else None
-    parts = [
-        entry
-        for entry in named_parts(list(peaks.values()))
-        if any(bar.pieces[entry[0]] for bar in bars)
-    ]
+    parts = named_parts(list(peaks.values()))
+    parts = [part for part in parts if any(bar.pieces[part[0]] for bar in bars)]
     chart = bars_figure(title, bars, subtitle=subtitle, beside=parts, limit=limit, chosen=chosen)
     chart.words(92, 408, foot, 12, shade=INK)
-    chart.alt = f"{title}. {subtitle}. {foot or 'Stacked bars'}: {'; '.join(told)}."
+    chart.alt = f"{title}. {subtitle}. {foot or 'Stacked bars'}: {'; '.join(words)}."
     return chart
-
-
-def compare_figure(
-    *timelines: MemoryTimeline, title: str = "One training step, three ways"
-) -> Chart:
-    """For each instant that all timelines know, a stacked bar of each.
-
-    Above an instant stands the first ÷ the last of its bars; the letters below the bars name the timelines.
-
-    Raises: ValueError: no instant in common.
-    """
-    known = [{_key(i): i for i in drawn_instants(timeline)} for timeline in timelines]
-    keys = (
-        [key for key in known[-1] if all(key in instants for instants in known)]
-        if timelines
-        else []
-    )
-    if not keys:
-        raise ValueError(
-            f"compare_figure needs timelines with an instant in common, got {len(timelines)} timelines"
-        )
-    if len(keys) > MAX_COMPARED:
-        keys = [key for key in keys if key[1] == keys[-1][1]]
-    sources, bars = [timeline.source for timeline in timelines], []
-    for key in keys:
-        group = [instants[key] for instants in known]
-        moment, phase = _names(group[0], False)
-        ratio = format_ratio(group[0].total_bytes, group[-1].total_bytes)
-        for place, (instant, source) in enumerate(zip(group, sources, strict=True)):
-            bars.append(
-                Bar(
-                    name=source[0],
-                    group=phase.replace("\t", f"\n{moment}\t"),
-                    pieces=sizes_of(instant),
-                    above=ratio if place == len(group) // 2 else "",
-                    whose=f"{where(instant)}, {source}",
-                    data={"source": source},
-                )
-            )
-    parts = named_parts([instant for instants in known for instant in instants.values()])
-    letters = "\n".join(f"{source[0]}  {source}" for source in sources)
-    subtitle = f"above the bars: {sources[0]} ÷ {sources[-1]}"
-    chart = bars_figure(title, bars, subtitle=subtitle, beside=parts, notes=letters)
-    peaks = ", ".join(f"{t.source} {format_bytes(t.peak_bytes)}" for t in timelines)
-    chart.alt = f"{title}: groups of stacked bars, one group per instant. Peaks: {peaks}."
-    return chart
-
-
-UNKNOWN = "not attributed"
-"""What a recording has, whose events name neither part nor phase."""
 
 
 def over_time_figure(
@@ -236,47 +176,41 @@ def over_time_figure(
         raise ValueError("over_time_figure needs at least one timeline")
     drawn = {name: steps_of(timeline, step) for name, timeline in panels.items()}
     if not marks_peak:  # of what follows the first phase nothing is drawn
-        drawn = {name: only_the_first_phase(found) for name, found in drawn.items()}
-    highest = max(
-        sum(height[peak] for height in heights.values()) for heights, _, peak in drawn.values()
-    )
-    top = highest * 1.09  # a mark and its room above the highest moment
-    chart, told = Chart(800, 60 + 185 * len(panels), title), []
+        for heights, phases, _ in drawn.values():
+            for sizes in heights.values():
+                sizes[phases[0][2] :] = [0] * (len(sizes) - phases[0][2])
+    # a mark has its room above the highest moment
+    top = 1.09 * max(max(_totals(heights)) for heights, _, _ in drawn.values())
+    chart, words = Chart(800, 60 + 185 * len(panels), title), []
     for number, (name, (heights, phases, peak)) in enumerate(drawn.items()):
         y = Scale(low=0, high=top, start=205 + 185 * number, end=70 + 185 * number)
         x = Scale(low=0, high=len(next(iter(heights.values()))), start=92, end=640)
         y.ticks_beside(chart, byte_ticks(top), x.start, x.end)
-        _draw(chart, x, y, heights, phases)
+        _draw_areas(chart, x, y, heights)
+        _draw_phases(chart, x, y, phases)
         if limit:
             card = f"{limit[0]}: {format_bytes(limit[1], 1)}"
             draw_limit(chart, y, limit[1], x.start, x.end, limit[0])
             chart.words(x.end - 4, y.inside(limit[1]) - 9, card, anchor="end", boxed=True)
-        if not marks_peak:
-            end = phases[0][2]
-            chart.rect(
-                x(end), y.end, x.end - x(end), y.start - y.end, ("#999999", "///"), shade=0.35
-            )
-            chart.words(
-                (x(end) + x.end) / 2, (y.start + y.end) / 2, "?", 40, anchor="middle", boxed=True
-            )
-            chart.words(92, y.end - 12, name, 13)
-            told.append(name)
-            continue
-        total = sum(height[peak] for height in heights.values())
-        chart.words(x(peak + 0.5), y(total) - 1, "▼", 11, anchor="middle", at="bottom")
-        phase = next(phase for phase, start, end in phases if start <= peak < end)
-        place = f"in the {phase}" if phase else f"at event {peak}"
-        chart.words(92, y.end - 12, f"{name}: peak {format_bytes(total)} {place}", 13)
-        told.append(f"{name}: the peak, {format_bytes(total)}, is {place}")
-    there = (
-        (UNKNOWN, *PARTS) if any(UNKNOWN in heights for heights, _, _ in drawn.values()) else PARTS
-    )
-    chart.legend(
-        [(LOOKS[part], part.replace("_", " ")) for part in reversed(there)], 660, 80, 140, row=27
-    )
-    chart.alt = (
-        f"{title or 'Memory over time'}, stacked by part, event by event. {'; '.join(told)}."
-    )
+        if marks_peak:
+            total = _totals(heights)[peak]
+            chart.words(x(peak + 0.5), y(total) - 1, "▼", 11, anchor="middle", at="bottom")
+            phase = next(phase for phase, start, end in phases if start <= peak < end)
+            place = f"in the {phase}" if phase else f"at event {peak}"
+            words.append(f"{name}: the peak, {format_bytes(total)}, is {place}")
+            name = f"{name}: peak {format_bytes(total)} {place}"
+        else:
+            left, middle = x(phases[0][2]), (y.start + y.end) / 2
+            grey = ("#999999", "///")
+            chart.bar(left, x.end, middle, y.start - y.end, grey, shade=0.35)
+            chart.words((left + x.end) / 2, middle, "?", 40, anchor="middle", boxed=True)
+            words.append(name)
+        chart.words(92, y.end - 12, name, 13)
+    has_rest = any(REST in heights for heights, _, _ in drawn.values())
+    parts = [*reversed(PARTS), *[REST] * has_rest]
+    chart.legend([(LOOKS[part], part.replace("_", " ")) for part in parts], 660, 80, 140, row=27)
+    heading = title or "Memory over time"
+    chart.alt = f"{heading}, stacked by part, event by event. {'; '.join(words)}."
     return chart
 
 
@@ -287,40 +221,30 @@ def steps_of(
     if not timeline.events:
         raise ValueError(f"this {timeline.source} timeline carries no events to draw")
     runs, phases, start, number = [], [], 0, 0
-    for (number, phase), events in groupby(
-        timeline.events, key=lambda event: (event.step, event.phase)
-    ):
+    for (number, phase), events in groupby(timeline.events, key=lambda e: (e.step, e.phase)):
         end = start + len(list(events))
         runs.append((phase, start, end, number))
         start = end
     if not (chosen := [run for run in runs if step in (None, run[3]) and run[0] != "init"]):
-        raise ValueError(
-            f"step={step} is not among the {number} steps of this {timeline.source} timeline"
-        )
+        steps = f"the {number} steps of this {timeline.source} timeline"
+        raise ValueError(f"step={step} is not among {steps}")
     first, last = chosen[0][1], chosen[-1][2]
-    parts = (
-        Events(timeline.events)
-        .levels(lambda event: event.part or ("temporary" if event.phase else UNKNOWN))
-        .parts
+    levels = Events(timeline.events).levels(
+        lambda event: event.part or ("temporary" if event.phase else REST)
     )
-    heights = {part: height[first:last] for part, height in parts.items()}
-    totals = [sum(column) for column in zip(*heights.values(), strict=True)]
+    heights = {part: height[first:last] for part, height in levels.parts.items()}
     neighbours = zip((("",), *chosen), chosen, (*chosen[1:], ("",)), strict=False)
     for before, (phase, start, end, number), after in neighbours:
         if phase == "forward" and before[::3] == ("backward", number) != after[::3]:
             # names that the loop drops after its last backward; a fused optimizer has no event of its own
             phase, start = "backward", first + phases.pop()[1]
         phases.append((phase, start - first, end - first))
+    totals = _totals(heights)
     return heights, phases, totals.index(max(totals))
 
 
-def only_the_first_phase(found: tuple) -> tuple:
-    """What ``steps_of`` gives, with nothing in memory after the first phase ends."""
-    heights, phases, _ = found
-    end = phases[0][2]
-    totals = [sum(column) for column in zip(*heights.values(), strict=True)][:end]
-    shown = {part: [*sizes[:end], *[0] * (len(sizes) - end)] for part, sizes in heights.items()}
-    return shown, phases, totals.index(max(totals))
+def _totals(heights: Mapping[str, list[int]]) -> list[int]:
+    return [sum(column) for column in zip(*heights.values(), strict=True)]
 
 
 def corners(ys: Iterable[float], x: Scale) -> list[tuple[float, float]]:
@@ -333,40 +257,26 @@ def corners(ys: Iterable[float], x: Scale) -> list[tuple[float, float]]:
     return turns
 
 
-def lay(
-    chart: Chart, x: Scale, y: Scale, floor: Sequence[int], heights: Sequence[int], look, **tells
-) -> list[int]:
-    """Heights over the events on top of a floor, as one area; returns what it reaches, the next one's floor."""
-    ceiling = [low + high for low, high in zip(floor, heights, strict=True)]
-    edges = (*corners(ceiling, x), *reversed(corners(floor, x)))
-    chart.area([thinned((a, y(b)) for a, b in edges)], look, **tells)
-    return ceiling
-
-
-def _draw(chart: Chart, x: Scale, y: Scale, heights: Mapping[str, list[int]], phases) -> None:
+def _draw_areas(chart: Chart, x: Scale, y: Scale, heights: Mapping[str, list[int]]) -> None:
+    """Heights over the events as areas on top of one another, and a line along the top, so that a needle is seen."""
     floor = [0] * int(x.high)
-    for part in (*PARTS, UNKNOWN):
-        if not any(heights.get(part, ())):
+    for part in (*PARTS, REST):
+        if not (most := max(heights.get(part, (0,)))):
             continue
-        most = max(heights[part])
+        ceiling = [low + high for low, high in zip(floor, heights[part], strict=True)]
+        edges = (*corners(ceiling, x), *reversed(corners(floor, x)))
         tip = f"{part.replace('_', ' ')}: at most {format_bytes(most)}"
         data = {"part": part, "bytes": most}
-        floor = lay(chart, x, y, floor, heights[part], LOOKS[part], tip=tip, data=data)
-    # a line, so that a needle is seen
+        chart.area([thinned((a, y(b)) for a, b in edges)], LOOKS[part], tip=tip, data=data)
+        floor = ceiling
     chart.line(thinned((a, y(b)) for a, b in corners(floor, x)), stroke_width=0.8)
+
+
+def _draw_phases(chart: Chart, x: Scale, y: Scale, phases) -> None:
+    """Where each phase ends, and its name below where there is room."""
+    style = {"shade": GREY, "stroke_width": 0.7, "stroke_dasharray": "2 2"}
     for phase, start, end in phases:
-        chart.line(
-            [(x(end), y.start), (x(end), y.end)],
-            shade=GREY,
-            stroke_width=0.7,
-            stroke_dasharray="2 2",
-        )
+        chart.line([(x(end), y.start), (x(end), y.end)], **style)
         middle = (x(start) + x(end)) / 2
-        chart.place(
-            [(middle, y.start + 3, phase)],
-            [(middle, y.start + 15, phase)],
-            [],
-            size=11,
-            at="top",
-            shade=GREY,
-        )
+        ways = [(middle, y.start + 3, phase)], [(middle, y.start + 15, phase)], []
+        chart.place(*ways, size=11, at="top", shade=GREY)

@@ -5,6 +5,10 @@ autograd engine, ``Optimizer.step`` calls its hooks, a recomputation turns gradi
 the program runs, tells a recorder what passes, and leaves no trace in torch afterwards. The trace and the measurement
 use the same hooks, so a part means the same in both. ``torch_as_before`` puts back what a program set for all of
 torch.
+
+A recorder has ``now(change, *arguments)``, which names a method of ``Log`` to call, and ``saw(part, tensors)``. What is
+about to be trained comes as the part ``"trained"``: for a tensor whose allocation it has not seen the recorder raises
+``OutsideBuild``. ``is_empty`` says whether the program has put nothing into the memory that is watched.
 """
 
 import functools
@@ -29,24 +33,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from memkit.setup import DEVICES
 
-SET_STATE = torch.nn.Module.__setstate__  # torch's own, which ``watching`` patches
 PLAIN = {Tensor, torch.nn.Parameter, FakeTensor}  # no tensor inside them
-
-
-@runtime_checkable
-class Recorder(Protocol):
-    """Who is told: ``now`` names a method of ``Log`` to call, ``saw`` names tensors of one part.
-
-    What is about to be trained comes as the part ``"trained"``: the recorder raises ``OutsideBuild`` for a
-    tensor whose allocation it has not seen.
-    """
-
-    is_empty: bool
-    """Whether the program is known to have put nothing into the memory that is watched."""
-
-    def now(self, change: str, *args: object) -> None: ...
-
-    def saw(self, part: str, tensors: list[Tensor]) -> None: ...
 
 
 @runtime_checkable
@@ -55,7 +42,7 @@ class FindsItsSteps(Protocol):
 
     def import_libraries(self) -> None: ...
 
-    def run(self, steps: int, program: "Program", recorder: Recorder) -> None: ...
+    def run(self, steps: int, program: "Program", recorder) -> None: ...
 
 
 class OutsideBuild(ValueError):
@@ -68,11 +55,7 @@ class OutsideBuild(ValueError):
         )
 
 
-def run_steps(
-    build: Callable[[], Callable[[], object]] | FindsItsSteps,
-    steps: int,
-    recorder: Recorder,
-) -> None:
+def run_steps(build: Callable[[], Callable] | FindsItsSteps, steps: int, recorder) -> None:
     """Call ``build()`` and then its step ``steps`` times, and tell the recorder everything on the way.
 
     What finds its own steps runs in their place.
@@ -82,9 +65,14 @@ def run_steps(
     """
     with watching(recorder) as program:
         if isinstance(build, FindsItsSteps):
-            build.run(steps, program, recorder)
-            return
-        step = called_as_build(build)
+            return build.run(steps, program, recorder)
+        # a model is callable too, but is neither of the two
+        step = None if isinstance(build, torch.nn.Module) else build()
+        if not callable(step) or isinstance(step, torch.nn.Module):
+            words = (
+                "a function without arguments that makes model and optimizer and returns the step"
+            )
+            raise ValueError(f"pass {words}, another function")
         program.report_weights()
         recorder.now("mark", "init")
         for number in range(1, steps + 1):
@@ -92,16 +80,6 @@ def run_steps(
             refuse_unfinished(step())
             program.report_weights()
             recorder.now("end_step")
-
-
-def called_as_build(build: object) -> Callable[[], object]:
-    """The step that ``build()`` returns; a model is callable too, but is neither of the two."""
-    step = None if isinstance(build, torch.nn.Module) else build()
-    if not callable(step) or isinstance(step, torch.nn.Module):
-        raise ValueError(
-            "pass a function without arguments that makes model and optimizer and returns the step, another function"
-        )
-    return step
 
 
 def refuse_unfinished(result: object) -> None:
@@ -135,7 +113,7 @@ def outside(frame: FrameType | None, *homes: str) -> FrameType | None:
 class Program:
     """What is known of the program: its modules, the tensors it trains, and whether a backward is running."""
 
-    def __init__(self, recorder: Recorder):
+    def __init__(self, recorder):
         self.recorder = recorder
         self.modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self.trained: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
@@ -144,33 +122,25 @@ class Program:
     def registered(self, module: torch.nn.Module, name: str, tensor: Tensor | None) -> None:
         self.modules.add(module)
 
-    def copied(self, module: torch.nn.Module, state: dict) -> None:
-        """``copy.deepcopy`` and pickle make a module without registering its parameters: an average of the weights."""
-        SET_STATE(module, state)
-        self.modules.add(module)
-
     def tensors(self) -> list[Tensor]:
         """Every parameter and buffer, once each."""
         known = dict(self.trained)
         for module in list(self.modules):
-            known.update(
-                (id(t), t) for t in (*module._parameters.values(), *module._buffers.values())
-            )
-        return [tensor for tensor in known.values() if tensor is not None]
+            own = *module._parameters.values(), *module._buffers.values()
+            known |= {id(tensor): tensor for tensor in own if tensor is not None}
+        return list(known.values())
 
     def report_weights(self) -> None:
         self.recorder.saw("weights", self.tensors())
 
     def report_trained(self, tensors: Iterable[Tensor]) -> None:
-        self.recorder.saw(
-            "trained", [t for t in tensors if t.requires_grad and t.is_leaf and t.numel()]
-        )
+        trained = [t for t in tensors if t.requires_grad and t.is_leaf and t.numel()]
+        self.recorder.saw("trained", trained)
 
     def report_gradients(self, parameters: list[Tensor]) -> None:
         with torch._C.DisableTorchFunction():
-            self.recorder.saw(
-                "gradients", [p.grad for p in parameters if p.is_leaf and p.grad is not None]
-            )
+            gradients = [p.grad for p in parameters if p.is_leaf and p.grad is not None]
+            self.recorder.saw("gradients", gradients)
 
     def find_leaves(self, roots: Iterable[Tensor]) -> None:
         """Remember the leaves of the autograd graph: they are the weights of a program without any module."""
@@ -186,9 +156,7 @@ class Program:
             waiting.extend(following for following, _ in node.next_functions)
 
     def before_optimizer(self, optimizer, args, kwargs) -> None:
-        parameters = [
-            parameter for group in optimizer.param_groups for parameter in group["params"]
-        ]
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.trained.update((id(parameter), parameter) for parameter in parameters)
         self.report_trained(parameters)
         self.recorder.saw("weights", parameters)
@@ -201,10 +169,10 @@ class Program:
 
 
 @contextmanager
-def watching(recorder: Recorder) -> Iterator[Program]:
+def watching(recorder) -> Iterator[Program]:
     """Hook and patch torch; both are gone on exit, whatever happened inside."""
     program = Program(recorder)
-    run_backward = torch.autograd._engine_run_backward
+    run_backward, set_state = torch.autograd._engine_run_backward, torch.nn.Module.__setstate__
     enter_grad, exit_grad = torch.enable_grad.__enter__, torch.enable_grad.__exit__
 
     def backward(roots, *args, **kwargs):
@@ -233,6 +201,11 @@ def watching(recorder: Recorder) -> Iterator[Program]:
             recorder.now("end_recomputation")
         return exit_grad(context, *error)
 
+    def copy(module, state):
+        """``copy.deepcopy`` and pickle make a module without registering its parameters: an average of the weights."""
+        set_state(module, state)
+        program.modules.add(module)
+
     module_hooks = torch.nn.modules.module
     handles = (
         module_hooks.register_module_parameter_registration_hook(program.registered),
@@ -243,10 +216,7 @@ def watching(recorder: Recorder) -> Iterator[Program]:
     try:
         with (
             patch.object(torch.autograd, "_engine_run_backward", backward),
-            # A function, because a bound method would not be given the module.
-            patch.object(
-                torch.nn.Module, "__setstate__", lambda module, state: program.copied(module, state)
-            ),
+            patch.object(torch.nn.Module, "__setstate__", copy),
             patch.object(torch.enable_grad, "__enter__", enter),
             patch.object(torch.enable_grad, "__exit__", leave),
         ):
@@ -287,27 +257,24 @@ def tensors_in(value: object) -> Iterator[Tensor]:
             yield from tensors_in(item)
 
 
-def settings() -> tuple[Callable[[], object], ...]:
+SETTINGS = "default_dtype deterministic_debug_mode float32_matmul_precision num_threads".split()
+
+
+def settings() -> list[Callable[[], object]]:
     """What a program may set for all of torch, as calls that put it back."""
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-    return (
-        partial(torch.set_default_device, context and context.device),
-        partial(torch.set_default_dtype, torch.get_default_dtype()),
-        partial(torch.set_grad_enabled, torch.is_grad_enabled()),
-        partial(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode()),
-        partial(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()),
-        partial(torch.set_num_threads, torch.get_num_threads()),
-        partial(torch.set_anomaly_enabled, torch.is_anomaly_enabled()),
-        *(
-            partial(torch.set_autocast_enabled, each, torch.is_autocast_enabled(each))
-            for each in DEVICES
-        ),
-        *(
-            partial(torch.set_autocast_dtype, each, torch.get_autocast_dtype(each))
-            for each in DEVICES
-        ),
+    calls = [
         torch.clear_autocast_cache,
-    )
+        partial(torch.set_default_device, context and context.device),
+        partial(torch.set_grad_enabled, torch.is_grad_enabled()),
+        partial(torch.set_anomaly_enabled, torch.is_anomaly_enabled()),
+    ]
+    for name in SETTINGS:
+        calls.append(partial(getattr(torch, f"set_{name}"), getattr(torch, f"get_{name}")()))
+    for each in DEVICES:
+        calls.append(partial(torch.set_autocast_enabled, each, torch.is_autocast_enabled(each)))
+        calls.append(partial(torch.set_autocast_dtype, each, torch.get_autocast_dtype(each)))
+    return calls
 
 
 def stacks() -> tuple[int, int, tuple | None]:

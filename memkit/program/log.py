@@ -9,9 +9,10 @@ part from birth.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, compress
 
 from memkit.timeline import Event, Events, Instant, MemoryTimeline
+from memkit.units import ALLOCATOR_BLOCK_BYTES
 
 ALWAYS_SHOWS_PEAK = ("forward", "backward", "optimizer")
 
@@ -79,16 +80,12 @@ class Log:
         Returns the bytes of those that stood together at most.
         """
         recent = self.events[start:]
-        gone = set(recent) & {~event for event in recent}
-        kept = [
-            i for i, event in enumerate(recent, start) if event not in gone and ~event not in gone
-        ]
-        self.events[start:], self.moments[start:] = (
-            [items[i] for i in kept] for items in (self.events, self.moments)
-        )
-        changes = (
-            self.sizes[e] if e >= 0 else -self.sizes[~e] for e in recent if e in gone or ~e in gone
-        )
+        blocks = set(recent) & {~event for event in recent}
+        gone = [event for event in recent if max(event, ~event) in blocks]
+        kept = [max(event, ~event) not in blocks for event in recent]
+        for items in (self.events, self.moments):
+            items[start:] = compress(items[start:], kept)
+        changes = (self.sizes[e] if e >= 0 else -self.sizes[~e] for e in gone)
         return max(accumulate(changes), default=0)
 
     def mark(self, name: str, count: int = 1) -> None:
@@ -98,9 +95,8 @@ class Log:
     def start_backward(self) -> None:
         """A backward starts: what was made outside backward and optimizer and is alive is an activation."""
         self.mark("forward", self.micro_batch)
-        self.activations.update(
-            b for b in self.live if self.births[b][2] not in ("backward", "optimizer")
-        )
+        later = "backward", "optimizer"
+        self.activations |= {block for block in self.live if self.births[block][2] not in later}
         self.phase = "backward"
 
     def end_backward(self) -> None:
@@ -121,7 +117,7 @@ class Log:
     def keep_recomputed(self) -> None:
         """What the last recomputation made and left alive is an activation."""
         if self.recomputed_from >= 0:
-            self.activations.update(b for b in self.live if b >= self.recomputed_from)
+            self.activations |= {block for block in self.live if block >= self.recomputed_from}
             self.recomputed_from = -1
 
     def start_optimizer(self) -> None:
@@ -164,7 +160,7 @@ class Log:
         """Of what was made before the first step and never freed: a second set of the trained weights.
 
         An EMA's shadow in a list is no parameter of anything, and no activation either: half the batch does not
-        halve it. It is told by its sizes, one of each trained weight's, in the same dtype or in float32.
+        halve it. It is known by its sizes, one of each trained weight's, in the same dtype or in float32.
         """
         trained = Counter(self.sizes[block] for block in self.trained)
         rest = self.live - self.trained - self.states - self.gradients
@@ -182,13 +178,14 @@ class Log:
 
     def parts(self) -> list[str]:
         """The part of every block, by its number; a later line here outweighs an earlier one."""
-        order = (
-            ("activations", self.activations - self.weight_casts),
-            ("gradients", self.gradients),
-        )
-        order += (("optimizer_states", self.states), ("weights", self.weights | self.copies))
+        order = {
+            "activations": self.activations - self.weight_casts,
+            "gradients": self.gradients,
+            "optimizer_states": self.states,
+            "weights": self.weights | self.copies,
+        }
         parts = ["temporary"] * len(self.sizes)
-        for part, blocks in order:
+        for part, blocks in order.items():
             for block in blocks:
                 parts[block] = part
         return parts
@@ -213,34 +210,21 @@ def instants(
 
 
 def timeline_of(
-    log: Log,
-    *,
-    source: str,
-    device: str,
-    granularity: int = 1,
-    provenance: Mapping[str, str] | None = None,
-    reserved_peak_bytes: int | None = None,
+    log: Log, source: str, device: str, provenance: Mapping[str, str] | None = None, **more
 ) -> MemoryTimeline:
     """The ``MemoryTimeline`` of a log; its provenance names the bytes of a second set of weights."""
-    parts, copied = log.parts(), sum(log.sizes[block] for block in log.copies)
+    parts, made, provenance = log.parts(), [], dict(provenance or {})
     texts = [(str(op), str(place or "")) for op, place, _ in log.births]
-    made = []
     end = log.marks[-1][0]  # what is freed later is freed with the program, in no step
-    for event, (phase, step, count) in zip(log.events[:end], log.moments[:end], strict=True):
-        block = event if event >= 0 else ~event
+    for event, (phase, *when) in zip(log.events[:end], log.moments[:end], strict=True):
+        block = max(event, ~event)
         size = log.sizes[block] if event >= 0 else -log.sizes[block]
-        made.append(
-            Event(
-                block, size, parts[block], phase, *texts[block], block in log.scratch, step, count
-            )
-        )
+        how = phase, *texts[block], block in log.scratch, *when
+        made.append(Event(block, size, parts[block], *how))
+    if log.copies:
+        provenance["copies of the weights"] = f"{sum(log.sizes[block] for block in log.copies)} B"
     events = Events(made)
+    at = instants(log.marks, events, ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1)
     return MemoryTimeline(
-        instants=instants(log.marks, events, granularity),
-        source=source,
-        device=device,
-        events=events,
-        reserved_peak_bytes=reserved_peak_bytes,
-        provenance=dict(provenance or {})
-        | ({"copies of the weights": f"{copied} B"} if copied else {}),
+        instants=at, events=events, source=source, device=device, provenance=provenance, **more
     )

@@ -1,29 +1,29 @@
 """A small transformer that GPT-2 and Llama both are, and the training step that the book predicts, traces and runs.
 
-Read it with the ledger of ``memkit.formula.activations`` beside it: each line here that makes a tensor
-autograd keeps is a named line there. Shapes in comments: B micro-batch, S sequence, D hidden size, A heads, K
-key/value heads, H head size, F intermediate size, V vocabulary.
+Each line that makes a tensor autograd keeps is a named line in the ledger of ``memkit.formula.activations``. Shapes:
+B micro-batch, S sequence, D hidden size, A heads, K key/value heads, H head size, F intermediate size, V vocabulary.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from importlib import import_module
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import checkpoint as recompute
 
+from memkit.low_precision.sixteen_bits import SixteenBitAdamW
 from memkit.models import ModelConfig
-from memkit.program.checkpointing import run_again, stages_of
-from memkit.program.optimizers import make_step_optimizer
+from memkit.recipes import Optimizer, OptimizerConfig
 from memkit.setup import TrainingSetup
-from memkit.strategies import Strategy
+from memkit.strategies import TORCH_NAMES, Strategy
 from memkit.units import as_one_of
 
-SDPA_BACKENDS = {
-    # flash has no float32 kernel
+SDPA_BACKENDS = {  # flash has no float32 kernel
     "flash": [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION],
     "efficient": [SDPBackend.EFFICIENT_ATTENTION],
 }
@@ -223,8 +223,17 @@ class Transformer(nn.Module):
         return F.cross_entropy(logits_BSV.flatten(0, 1), targets_BS.flatten())
 
     def stages(self) -> list[Callable[[Tensor, dict], Tensor]]:
-        """The blocks as functions, in turn, by the setup's strategy."""
-        return stages_of(self.blocks, self.setup.recomputation, self.make_policy)
+        """Single blocks, and regions of blocks that are run again, by the setup's strategy."""
+        stages, strategy = [], self.setup.recomputation
+        for numbers, is_run_again in strategy.regions(len(self.blocks)):
+            blocks = [self.blocks[number] for number in numbers]
+            if is_run_again:
+                region = blocks[0] if len(blocks) == 1 else partial(in_turn, blocks)
+                blocks = [run_again(region, strategy, self.make_policy)]
+            elif strategy.scope == "host":
+                blocks = [partial(on_host, block) for block in blocks]
+            stages += blocks
+        return stages
 
     def shared_tensors(self, inputs_BS: Tensor) -> dict:
         """What all blocks use and autograd keeps once: the causal mask (stored attention) and the rotary tables."""
@@ -238,11 +247,99 @@ class Transformer(nn.Module):
             angle_SH = torch.outer(torch.arange(seq_len, **where), 10000.0**-half)
             angle_SH = torch.cat((angle_SH, angle_SH), dim=-1)
             dtype = getattr(torch, setup.precision.compute_dtype)
-            shared["rotary"] = {
-                "cos_SH": angle_SH.cos().to(dtype),
-                "sin_SH": angle_SH.sin().to(dtype),
-            }
+            cos_SH, sin_SH = angle_SH.cos().to(dtype), angle_SH.sin().to(dtype)
+            shared["rotary"] = {"cos_SH": cos_SH, "sin_SH": sin_SH}
         return shared
+
+
+aten = torch.ops.aten
+NAME_OF = {getattr(aten, name).default: op for op, names in TORCH_NAMES.items() for name in names}
+
+
+def saving_policy(strategy: Strategy) -> Callable:
+    """The strategy's policy for one region, as ``create_selective_checkpoint_contexts`` takes it."""
+    saves = strategy.policy()
+
+    def policy(_context, op, *args, **kwargs) -> recompute.CheckpointPolicy:
+        choice = recompute.CheckpointPolicy
+        return choice.MUST_SAVE if saves(NAME_OF.get(op, "")) else choice.PREFER_RECOMPUTE
+
+    return policy
+
+
+def run_again(
+    run: Callable, strategy: Strategy, make_policy: Callable[[], Callable] | None = None
+) -> Callable:
+    """A function whose saved tensors are dropped, and which runs again in the backward."""
+    if strategy.is_reentrant:
+        return partial(recompute.checkpoint, run, use_reentrant=True)
+    if strategy.saved_ops and not make_policy:
+        make_policy = partial(saving_policy, strategy)
+    contexts = recompute.noop_context_fn
+    if make_policy:
+        contexts = lambda: recompute.create_selective_checkpoint_contexts(make_policy())
+    how = {"use_reentrant": False, "context_fn": contexts, "early_stop": strategy.stops_early}
+    return partial(recompute.checkpoint, run, **how)
+
+
+def in_turn(blocks: Sequence[nn.Module], x_BSD: Tensor, shared: dict) -> Tensor:
+    """Several blocks as one function."""
+    for block in blocks:
+        x_BSD = block(x_BSD, shared)
+    return x_BSD
+
+
+def on_host(block: nn.Module, x_BSD: Tensor, shared: dict) -> Tensor:
+    """A block whose saved tensors are copied to the host and back, each as often as it is saved."""
+    with torch.autograd.graph.save_on_cpu():
+        return block(x_BSD, shared)
+
+
+def make_optimizer(
+    config: OptimizerConfig, parameters: Iterable, lr: float = 3e-4
+) -> torch.optim.Optimizer:
+    """The optimizer of an ``OptimizerConfig``. Raises: ImportError: the optimizer's library is not there."""
+    keywords = config.record.keywords(config.implementation)
+    return class_of(config.record)(parameters, lr=lr, **keywords)
+
+
+def class_of(record: Optimizer) -> type[torch.optim.Optimizer]:
+    """An optimizer's class. Raises: ImportError: the library that has it is not there."""
+    module, name = record.made_by.split(":")
+    try:
+        return getattr(import_module(module), name)
+    except ImportError as error:
+        library = module.partition(".")[0]
+        raise ImportError(
+            f"optimizer {record.name!r} is {module}.{name}: pip install {library}"
+        ) from error
+
+
+def make_step_optimizer(
+    setup: TrainingSetup, named: Mapping[str, nn.Parameter]
+) -> torch.optim.Optimizer | None:
+    """The setup's optimizer for the parameters that are trained, ``SixteenBitAdamW`` where the precision needs it.
+
+    Gradients wider than the weights are asked of autograd by ``grad_dtype``. Without parameters nothing is made, but
+    what no program here runs is refused.
+
+    Raises: ValueError: no optimizer here keeps the copies that the precision wants.
+    """
+    precision, optimizer = setup.precision, setup.optimizer
+    trained = [parameter for parameter in named.values() if parameter.requires_grad]
+    if not precision.has_copies and not precision.state_dtype:
+        return make_optimizer(optimizer, trained) if trained else None
+    has_master, has_remainder = bool(precision.master_dtype), bool(precision.remainder_dtype)
+    is_known = has_master != has_remainder and optimizer.name == "AdamW"
+    if not is_known or precision.state_dtype or precision.weight_dtype != "bfloat16":
+        raise ValueError(f"precision {precision.name!r} with {optimizer.name} is a formula only")
+    for parameter in trained:
+        parameter.grad_dtype = getattr(torch, precision.gradient_dtype)
+    if not trained:
+        return None
+    copies_gradients = bool(precision.main_gradient_dtype)
+    write = "master" if has_master else "kahan"
+    return SixteenBitAdamW(trained, write=write, copies_gradients=copies_gradients)
 
 
 def random_batches(

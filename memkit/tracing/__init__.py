@@ -6,14 +6,11 @@ CUDA would do otherwise is played: other kernels, autocast, buffers. Loads torch
 Reading order:
 
 - ``shapes``: tensors that have a shape and no values: what a program may ask of them, and what it may not
-- ``kernels``: CUDA's kernels: which attention runs, and what each takes for its own work
+- ``cuda``: CUDA's rules: dispatch, autocast, dropout; which attention runs, and what each kernel takes for its own work
 - ``cpu``: the CPU's rules
-- ``cuda``: CUDA's rules: dispatch, autocast, dropout
-- ``trace``: ``trace_memory``: every allocation of a step, and the line that asked for it
-- ``flops``: FLOPs as torch's own counter sees them
+- ``trace``: ``trace_memory``: every allocation of a step, and the line that asked for it; FLOPs as torch counts them
 """
 
 from .cuda import pretend_cuda
-from .flops import CountedFlops, counted_flops
 from .shapes import NeedsValues
-from .trace import trace_memory
+from .trace import counted_flops, trace_memory

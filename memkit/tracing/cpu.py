@@ -16,28 +16,19 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memkit.program.hooks import torch_as_before
-from memkit.tracing.kernels import PRODUCTS, copied_factors
+from memkit.tracing.cuda import PRODUCTS, copied_factors
 from memkit.tracing.shapes import ShapesOnly, shapes_only
 
 aten = torch.ops.aten
 LAYER_NORM_BACKWARD = aten.native_layer_norm_backward.default
 READS_CONTIGUOUS = {
-    aten._softmax.default,
-    aten._log_softmax.default,
-    aten._softmax_backward_data.default,
-    aten._log_softmax_backward_data.default,
     LAYER_NORM_BACKWARD,
+    *(aten._softmax.default, aten._softmax_backward_data.default),
+    *(aten._log_softmax.default, aten._log_softmax_backward_data.default),
 }
 """Operations that copy those of their first two arguments that are not contiguous."""
 
-PROMOTES = {
-    getattr(getattr(aten, name), overload)
-    for name in (
-        "add sub mul div eq ne lt le gt ge maximum minimum pow add_ sub_ mul_ div_ pow_".split()
-    )
-    for overload in ("default", "Tensor", "Tensor_Tensor", "Scalar")
-    if overload in getattr(aten, name).overloads()
-}
+PROMOTES = "add sub mul div eq ne lt le gt ge maximum minimum pow add_ sub_ mul_ div_ pow_".split()
 """Operations on numbers of two dtypes, as autocast leaves them: the CPU's loop takes one and copies
 the rest."""
 
@@ -73,8 +64,7 @@ def is_of_a_transformer(func) -> bool:
     if name.startswith(("_foreach_", "_fused_", "new_")) or name.endswith("_like"):
         return True
     makes_nothing = all(result.alias_info for result in func._schema.returns)
-    takes_tensors = any("Tensor" in str(argument.type) for argument in func._schema.arguments)
-    return makes_nothing or not takes_tensors
+    return makes_nothing or not any("Tensor" in str(x.type) for x in func._schema.arguments)
 
 
 def as_laid_out(func, args: tuple, out: object) -> tuple[object, list[int]]:
@@ -86,11 +76,14 @@ def as_laid_out(func, args: tuple, out: object) -> tuple[object, list[int]]:
     """
     if func in PRODUCTS:
         # copies of the factors that BLAS cannot read are made matrix by matrix
-        return out, [
-            num_bytes // args[-1].shape[:-2].numel() for num_bytes in copied_factors(*args[-2:])
-        ]
-    if func in PROMOTES:
-        return out, copies_of_operands(args)
+        num_matrices = args[-1].shape[:-2].numel()
+        return out, [num_bytes // num_matrices for num_bytes in copied_factors(*args[-2:])]
+    if func.namespace == "aten" and func._opname in PROMOTES:
+        operands = [x for x in args[:2] if isinstance(x, Tensor)]
+        if len({x.dtype for x in operands}) < 2:
+            return out, []
+        dtype = torch.result_type(*operands)
+        return out, [x.numel() * dtype.itemsize for x in operands if x.dtype is not dtype]
     if func in SUMS and out.dtype is not args[0].dtype:
         return out, [args[0].numel() * out.element_size()]
     if func is aten._safe_softmax.default:  # one byte a value where it masks, and one a row
@@ -103,18 +96,9 @@ def as_laid_out(func, args: tuple, out: object) -> tuple[object, list[int]]:
     return out, copies
 
 
-def copies_of_operands(args: tuple) -> list[int]:
-    """Bytes of the operands that are copied into the dtype of both."""
-    operands = [x for x in args[:2] if isinstance(x, Tensor)]
-    if len({x.dtype for x in operands}) < 2:
-        return []
-    dtype = torch.result_type(*operands)
-    return [x.numel() * dtype.itemsize for x in operands if x.dtype is not dtype]
-
-
 @contextmanager
 def fake_cpu(tracer, mode: ShapesOnly | None = None) -> Iterator[ShapesOnly]:
-    """Inside, every new tensor is fake; ``tracer`` is told of what no dispatch mode sees."""
+    """Inside, every new tensor is fake; ``tracer`` notes what no dispatch mode sees, too."""
     get_rng_state = torch.get_rng_state
 
     def noted_rng_state() -> Tensor:

@@ -19,29 +19,27 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import CodeType
+from types import CodeType, SimpleNamespace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch._subclasses import fake_tensor as fake
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
+from memkit.formula.kernels import merged
 from memkit.program import hooks
 from memkit.program.hooks import PLAIN, OutsideBuild, line_of, run_steps, tensors_in
 from memkit.program.log import Log, timeline_of
-from memkit.setup import DEVICES
+from memkit.program.transformer import strategy_build
+from memkit.setup import DEVICES, TrainingSetup
+from memkit.strategies import Strategy
 from memkit.timeline import MAX_STEPS, MemoryTimeline
 from memkit.tracing.cpu import PRODUCTS, as_laid_out, fake_cpu, is_of_a_transformer
-from memkit.tracing.cuda import pretend_cuda
-from memkit.tracing.kernels import BY_NAME, HOST_OUTPUTS, SCRATCH, bytes_of_loss
-from memkit.tracing.shapes import (
-    REUSES_FIRST_ARGUMENT,
-    NeedsValues,
-    holds_bytes,
-    is_dense,
-    is_engines_sum,
-)
-from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
+from memkit.tracing.cuda import BY_NAME, HOST_OUTPUTS, SCRATCH, bytes_of_loss, pretend_cuda
+from memkit.tracing.shapes import NeedsValues
+from memkit.units import as_one_of, as_whole_number
 
 ENGINE = torch.autograd.graph._engine_run_backward.__code__
 """The frame below a backward's operations, which have no line: they belong to a line of the forward."""
@@ -87,16 +85,16 @@ class Lines:
 
 
 aten = torch.ops.aten
-CUDA_LIBRARIES = dict.fromkeys(
-    (aten.convolution.default, aten.convolution_backward.default), "cuDNN"
-)
-CUDA_LIBRARIES |= {
-    getattr(aten, name).default: "cuSOLVER"
-    for name in "_linalg_eigh _linalg_svd linalg_qr linalg_cholesky_ex linalg_inv_ex _linalg_solve_ex".split()
+OF_LIBRARIES = {
+    "cuDNN": "convolution convolution_backward",
+    "cuSOLVER": "_linalg_eigh _linalg_svd linalg_qr linalg_cholesky_ex linalg_inv_ex _linalg_solve_ex",
+    "cuFFT": "_fft_c2c _fft_r2c _fft_c2r",
 }
-CUDA_LIBRARIES |= dict.fromkeys(
-    (aten._fft_c2c.default, aten._fft_r2c.default, aten._fft_c2r.default), "cuFFT"
-)
+CUDA_LIBRARIES = {
+    getattr(aten, name).default: each
+    for each, names in OF_LIBRARIES.items()
+    for name in names.split()
+}
 """Operations whose library takes a workspace on a card, of a size that only the card knows."""
 
 
@@ -118,18 +116,16 @@ class LeftOut:
         """Remember an operation on the CPU's rules, if it may take what they do not know."""
         if not is_of_a_transformer(func):
             self.to_measure[str(func.overloadpacket)] = None
+        num_bytes, name = 0, str(func.overloadpacket)
         if func in PRODUCTS and out.dtype.itemsize == 2:
             # oneDNN packs the factors and makes the result in float32 first, where the processor wants it
-            packed = sum(factor.nbytes for factor in args[-2:]) + 4 * out.numel()
-            standing = sum(log.sizes[block] for block in log.live)
-            self.highest_packed = max(
-                self.highest_packed, (standing + packed, f"{func.overloadpacket} in 16 bits")
-            )
+            num_bytes = sum(factor.nbytes for factor in args[-2:]) + 4 * out.numel()
+            name += " in 16 bits"
         elif scratch := scratch_of_attention(func, args):
-            standing = sum(log.sizes[block] for block in log.live) + sum(t.nbytes for t in out)
-            self.highest_packed = max(
-                self.highest_packed, (standing + scratch, str(func.overloadpacket))
-            )
+            num_bytes = scratch + sum(tensor.nbytes for tensor in out)
+        if num_bytes:
+            num_bytes += sum(log.sizes[block] for block in log.live)
+            self.highest_packed = max(self.highest_packed, (num_bytes, name))
 
     def texts(self, peak_bytes: int) -> list[str]:
         """A sentence for each library, and one for the CPU."""
@@ -160,7 +156,38 @@ def scratch_of_attention(func, args: tuple) -> int:
     return torch.get_num_threads() * 4 * values + (0 if forward else args[0].nbytes)
 
 
-aten = torch.ops.aten
+REUSES_FIRST_ARGUMENT = {
+    f"aten::{name}"
+    for name in "add.Tensor scatter.src scatter.value scatter_add index_put masked_scatter "
+    "index_fill.int_Scalar index_fill.int_Tensor logical_and".split()
+}
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether the elements fill their storage without gaps or overlaps."""
+    walks = merged(list(zip(tensor.shape, tensor.stride(), strict=True)))
+    return [stride for _, stride in walks] in ([], [1])
+
+
+def is_engines_sum(maker: int | None) -> bool:
+    """Whether the node that runs adds up gradients for the next one, and is no formula that adds two terms.
+
+    ``maker`` is the number of the node that made the first summand. The engine adds to what an earlier node made; to
+    what this one made only if two of its gradients go to the same place.
+    """
+    node = torch._C._current_autograd_node()
+    goals = [edge for edge in node.next_functions if edge[0] is not None]
+    return maker != node._sequence_nr() or len(set(goals)) < len(goals)
+
+
+def makes_bytes(func, args: tuple) -> bool:
+    """Whether torch allocates what comes out: zeros of forward mode have no memory, numpy's arrays have their own."""
+    if func is aten.lift_fresh.default:
+        return args[0].untyped_storage().resizable()
+    makes_storage = any(not result.alias_info for result in func._schema.returns)
+    return makes_storage and func is not aten._efficientzerotensor.default
+
+
 PRODUCT_NAMES, ASKS_DEVICE = {"aten.mm.default", "aten.bmm.default"}, torch.ops.prim.device.default
 FOLLOWED = object()
 NEEDS_VALUES = (fake.DataDependentOutputException, fake.DynamicOutputShapeException)
@@ -169,10 +196,7 @@ VALUE_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 def trace_memory(
-    build: Callable[[], Callable[[], object]],
-    *,
-    device: str = "cuda",
-    steps: int = 2,
+    build: Callable[[], Callable[[], object]], *, device: str = "cuda", steps: int = 2
 ) -> MemoryTimeline:
     """The memory of ``steps`` training steps as CUDA or the CPU would allocate it, from the program itself.
 
@@ -201,8 +225,7 @@ def trace_memory(
     steps = as_whole_number("steps", steps, 1, MAX_STEPS)
     with recording(device) as tracer:
         run_steps(build, steps, tracer)
-    granularity = ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1
-    timeline = timeline_of(tracer.log, source="traced", device=device, granularity=granularity)
+    timeline = timeline_of(tracer.log, "traced", device)
     left_out = "; ".join(tracer.left_out.texts(timeline.peak_bytes))
     provenance = {"left out": left_out} if left_out else {}
     return replace(timeline, source_lines=tracer.lines.texts, provenance=provenance)
@@ -249,7 +272,8 @@ class Tracer(TorchDispatchMode):
         with torch._C.DisableTorchFunction():  # in a backward ``Card`` would see the lines below
             # taken here once: a function between here and it would move bytes
             frame = sys._getframe(1)
-            if func in REUSES_FIRST_ARGUMENT and self.runs_in_place(func, args, frame.f_code):
+            may_reuse = func.name() in REUSES_FIRST_ARGUMENT
+            if may_reuse and self.runs_in_place(func, args, frame.f_code):
                 out = args[0]
             else:
                 out = self.run(func, args, kwargs, frame)
@@ -261,12 +285,9 @@ class Tracer(TorchDispatchMode):
     def before(self, func, types, args, kwargs):
         """``FOLLOWED``, or what is returned at once in the place of an operation that is no part of the trace."""
         if func is ASKS_DEVICE:
-            is_fake = type(args[0]) is fake.FakeTensor
-            return (
-                fake.FakeTensor.__torch_dispatch__(func, types, args)
-                if is_fake
-                else func(*args, **kwargs)
-            )
+            if type(args[0]) is fake.FakeTensor:
+                return fake.FakeTensor.__torch_dispatch__(func, types, args)
+            return func(*args, **kwargs)
         if any(kind not in PLAIN and hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # a tensor made of tensors: it calls again, with the inner ones
         return FOLLOWED
@@ -282,10 +303,7 @@ class Tracer(TorchDispatchMode):
             self.left_out.meet(func, self.lines.of(frame))
         held_bytes, beside_bytes = bytes_of_loss(func, args, kwargs)
         copies = [beside_bytes] if beside_bytes else copies
-        makes_storage = func is aten.lift_fresh.default or any(
-            not r.alias_info for r in func._schema.returns
-        )
-        if makes_storage and holds_bytes(func, args):
+        if makes_bytes(func, args):
             in_host = self.host_outputs.get(func, ())
             for number, item in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
                 for tensor in tensors_in(item) if number not in in_host else ():
@@ -300,16 +318,13 @@ class Tracer(TorchDispatchMode):
         """What an operation returns. Raises: NeedsValues, OutsideBuild."""
         try:
             return func(*args, **kwargs)
-        except NEEDS_VALUES as error:
-            raise NeedsValues(str(func)) from error
         except RuntimeError as error:
-            if "cannot be called on meta tensors" in str(error) or (
-                isinstance(error, NotImplementedError) and VALUE_TAGS & set(func.tags)
-            ):
+            has_no_kernel = isinstance(error, NotImplementedError) and VALUE_TAGS & set(func.tags)
+            is_on_meta = "cannot be called on meta tensors" in str(error)
+            if isinstance(error, NEEDS_VALUES) or is_on_meta or has_no_kernel:
                 raise NeedsValues(str(func)) from error
-            if "expected device meta" in str(error) and any(
-                t.requires_grad for t in tensors_in(args)
-            ):
+            is_outside = "expected device meta" in str(error)
+            if is_outside and any(t.requires_grad for t in tensors_in(args)):
                 raise OutsideBuild from error
             raise
 
@@ -391,11 +406,10 @@ class Tracer(TorchDispatchMode):
     def saw(self, part: str, tensors: list[Tensor]) -> None:
         with torch._C.DisableTorchFunction():
             tensors = list(tensors_in(tensors))
-            if part == "trained" and any(
-                self.is_counted(t) and self.block_of(t) is None for t in tensors
-            ):
+            blocks = {self.block_of(tensor) for tensor in tensors if self.is_counted(tensor)}
+            if part == "trained" and None in blocks:
                 raise OutsideBuild
-            getattr(self.log, part).update({self.block_of(tensor) for tensor in tensors} - {None})
+            getattr(self.log, part).update(blocks - {None})
 
 
 @contextmanager
@@ -409,3 +423,44 @@ def recording(device: str):
             yield tracer
         finally:
             tracer.watches.clear()  # first of all on exit: what dies later is in no log
+
+
+FUSED_BACKWARD = tuple(
+    getattr(aten, f"_scaled_dot_product_{kind}_attention_backward")
+    for kind in ("flash", "efficient", "cudnn")
+)
+
+
+class CountedFlops(NamedTuple):
+    """What torch's counter saw of one micro-batch: the products of the forward, and all, with what runs twice.
+
+    ``in_kernel`` is the share of a fused attention's backward that computes the scores again: one product of five.
+    """
+
+    forward: int
+    total: int
+    in_kernel: int
+
+
+def counted_flops(
+    setup: TrainingSetup, strategy: Strategy, *, make_policy: Callable[[], Callable] | None = None
+) -> CountedFlops:
+    """FLOPs of one micro-batch counted by ``FlopCounterMode``, on tensors without data by CUDA's rules."""
+    return flops_counted_in(
+        strategy_build(replace(setup, device="cuda"), strategy, make_policy=make_policy)
+    )
+
+
+def flops_counted_in(build: Callable[[], Callable[[], object]]) -> CountedFlops:
+    """The same of the step that ``build()`` returns, which is one micro-batch."""
+    counter, at = FlopCounterMode(display=False), {}
+
+    def now(change: str, *_: object) -> None:
+        at[change] = counter.get_total_flops()  # the backward's start is the forward's end
+
+    recorder = SimpleNamespace(now=now, saw=lambda _part, _tensors: None)
+    with pretend_cuda(), counter:
+        run_steps(build, 1, recorder)
+    by_op = counter.get_flop_counts()["Global"]
+    in_kernel = sum(by_op.get(op, 0) for op in FUSED_BACKWARD) // 5
+    return CountedFlops(at.get("start_backward", 0), counter.get_total_flops(), in_kernel)

@@ -13,8 +13,7 @@ from memkit.formula.parameters import count_parameters
 from memkit.models import PUBLISHED_MODELS
 from memkit.recipes import FUSED_ADAMW, PRECISIONS, PURE_BF16
 from memkit.setup import TrainingSetup
-from memkit.timeline import Instant
-from memkit.units import ALLOCATOR_BLOCK_BYTES, format_bytes, round_up
+from memkit.units import format_bytes, round_up
 from memkit.widgets.explorer import Choice, Explorer, Number, View, choices_view, takes_length
 
 LENGTHS, MAX_BARS = (128, 512, 1024, 2048, 4096, 8192, 16384), 12
@@ -36,36 +35,42 @@ class BatchPlanner(Explorer, status=(230, 106, 180, 147, 112)):
         card=Choice("Card", CARDS, "H100 SXM"),
     ) -> View:
         """The plan as a bar among the other ways to cut the same window."""
-        sizes = {"seq_len": seq_len, "micro_batch_size": micro_batch_size, "dp_size": dp_size}
-        batch, first = nearest(global_batch_tokens, **sizes)
+        sizes = {"seq_len": seq_len, "micro_batch_size": micro_batch_size}
+        batch, first = nearest(global_batch_tokens, **sizes, dp_size=dp_size)
+        words = [first]
         own = TrainingSetup(
             model=PUBLISHED_MODELS[model],
             precision=PRECISIONS[precision],
-            seq_len=batch.seq_len,
-            micro_batch_size=batch.micro_batch_size,
             grad_accum_steps=batch.grad_accum_steps,
             optimizer=FUSED_ADAMW,
+            **sizes,
         )
-        card = CARDS[card]
-        name = name_of(own)
-        buckets = bucket_bytes(own) if batch.dp_size > 1 else 0
-        cuts = {name_of(cut): cut for cut in shown_cuts(own, card)}
-        peaks = {name: peak_beside(buckets, cut) for name, cut in cuts.items()}
-        seconds = {name: least_seconds(cut, card) for name, cut in cuts.items()}
+        # DDP's buckets, a second copy of the gradients on each of several ranks (chapter 09)
+        weights = tensor_bytes(count_parameters(own.model), own.precision.weight_dtype)
+        buckets = round_up(weights) if dp_size > 1 else 0
+        card, peaks, seconds = CARDS[card], {}, {}
+        for cut in shown_cuts(own, card):
+            peak, name = second_step(cut).peak, name_of(cut)
+            peaks[name] = replace(
+                peak, gradients=peak.gradients + buckets, total_bytes=peak.total_bytes + buckets
+            )
+            seconds[name] = least_seconds(cut, card)
         times = {name: f"{each / min(seconds.values()):.2f}" for name, each in seconds.items()}
         above, foot = [f"{time} ×" for time in times.values()], FOOT + ", and time ÷ the shortest"
         if len(set(above)) == 1:
             above, foot = [], FOOT + "; all take the same time"
-        fitting = [
-            name for name, peak in peaks.items() if fit_on(card, peak.total_bytes).is_expected
-        ]
+        sizes = {name: peak.total_bytes for name, peak in peaks.items()}
+        words.append(quickest([n for n in sizes if fit_on(card, sizes[n]).is_expected], times))
+        if buckets:
+            copy = f"{format_bytes(buckets)} of the peak are DDP's buckets, a second copy of the gradients"
+            words.append(f"{copy}; gradient_as_bucket_view=True saves it.")
         return choices_view(
             peaks,
             card,
             f"{batch.global_batch_tokens:,} tokens a step, {model}",
-            f"{batch.seq_len:,} tokens in a sequence, {batch.dp_size} ranks, {precision}",
-            (first, quickest(fitting, times), *buckets_in_words(buckets)),
-            chosen=name,
+            f"{seq_len:,} tokens in a sequence, {dp_size} ranks, {precision}",
+            words,
+            chosen=name_of(own),
             above=above,
             foot=foot,
             columns={"relative time": list(times.values())},
@@ -77,9 +82,9 @@ def nearest(tokens: int, **sizes: int) -> tuple[BatchPlan, str]:
     plan = min(nearest_plans(tokens, **sizes), key=lambda p: abs(p.global_batch_tokens - tokens))
     if plan.global_batch_tokens == tokens:
         return plan, f"{plan}."
-    one_pass, shown = prod(sizes.values()), f"{plan.global_batch_tokens:,}"
-    whole = f"{tokens:,} tokens are not a whole number of forwards of {one_pass:,}; shown are {shown}, the nearest"
-    return plan, f"{whole}: {plan}."
+    one_pass, shown = f"{prod(sizes.values()):,}", f"{plan.global_batch_tokens:,}, the nearest"
+    whole = f"{tokens:,} tokens are not a whole number of forwards of {one_pass}"
+    return plan, f"{whole}; shown are {shown}: {plan}."
 
 
 def name_of(setup: TrainingSetup) -> str:
@@ -98,25 +103,8 @@ def shown_cuts(own: TrainingSetup, card: Card) -> list[TrainingSetup]:
         cut = replace(own, micro_batch_size=size, grad_accum_steps=steps)
         if cut == own or (is_round and second_step(cut).peak_bytes <= 3 * card.memory_bytes):
             cuts.append(cut)
-    return (
-        cuts
-        if len(cuts) <= MAX_BARS
-        else [cut for cut in cuts if cut == own or cut in cuts[: MAX_BARS - 1]]
-    )
-
-
-def bucket_bytes(setup: TrainingSetup) -> int:
-    """What DDP's buckets take on each rank, from the start to the end: a second copy of the gradients (chapter 09)."""
-    return round_up(
-        tensor_bytes(count_parameters(setup.model), setup.precision.weight_dtype),
-        ALLOCATOR_BLOCK_BYTES,
-    )
-
-
-def peak_beside(buckets: int, setup: TrainingSetup) -> Instant:
-    """The highest moment of the setup's second step on a rank with so many bytes of buckets, which are gradients'."""
-    peak = second_step(setup).peak
-    return replace(peak, gradients=peak.gradients + buckets, total_bytes=peak.total_bytes + buckets)
+    most = MAX_BARS if len(cuts) <= MAX_BARS else MAX_BARS - 1
+    return [cut for number, cut in enumerate(cuts) if cut == own or number < most]
 
 
 def quickest(fitting: Sequence[str], times: dict[str, str]) -> str:
@@ -125,16 +113,7 @@ def quickest(fitting: Sequence[str], times: dict[str, str]) -> str:
         return "Accumulation divides activations only, so no smaller micro-batch helps."
     best = min(reversed(fitting), key=lambda cut: float(times[cut])).replace("\n", " ")
     if len({times[cut] for cut in fitting}) == 1:
-        return (
-            f"By the card's rates those that fit take the same time; {best} has the fewest passes."
-        )
+        same = "By the card's rates those that fit take the same time"
+        return f"{same}; {best} has the fewest passes."
     why = "all do the same arithmetic, and a micro-batch of few tokens waits for the weights"
     return f"Of those that fit, {best} takes least time by the card's rates: {why}."
-
-
-def buckets_in_words(buckets: int) -> list[str]:
-    """What DDP's buckets add to the peak of one rank; nothing on one rank alone."""
-    if not buckets:
-        return []
-    words = f"{format_bytes(buckets)} of the peak are DDP's buckets, a second copy of the gradients"
-    return [f"{words}; gradient_as_bucket_view=True saves it."]

@@ -2,19 +2,20 @@
 
 import math
 
-from memkit.formats.reading import (
+from memkit.formats.records import FORMATS, get_format
+from memkit.formats.single import (
     CodeReading,
     Nearest,
+    check_code,
+    encode_one,
     nearest_in,
     number_text,
     parse_number,
     read_code,
 )
-from memkit.formats.records import FORMATS, FloatFormat, get_format
-from memkit.formats.single import check_code, encode_one
 from memkit.pictures.bits import COMPARED, explorer_figure, note_on
 from memkit.units import as_whole_number
-from memkit.widgets.explorer import Bits, Choice, Entry, Explorer, Switch, View
+from memkit.widgets.explorer import Bits, Choice, Entry, Explorer, Switch, View, rows_of
 
 
 class BitExplorer(Explorer, verdict=(130,)):
@@ -43,10 +44,9 @@ class BitExplorer(Explorer, verdict=(130,)):
         fmt = get_format(state["format"])
         if "code" in changes:
             check_code(as_whole_number("code", changes["code"]), fmt)
-            value = read_code(changes["code"], fmt).value
-            number = (
-                repr(value).removesuffix(".0") if math.isfinite(value) else self.state["number"]
-            )
+            value, number = read_code(changes["code"], fmt).value, self.state["number"]
+            if math.isfinite(value):
+                number = repr(value).removesuffix(".0")
             return {"number": number, **changes}
         nearest = nearest_in(parse_number(state["number"]), fmt, saturates=state["saturates"])
         return {**changes, "number": str(state["number"]), "code": nearest.code}
@@ -66,33 +66,27 @@ class BitExplorer(Explorer, verdict=(130,)):
         asked = parse_number(number)
         nearest = nearest_in(asked, format, saturates=saturates)
         rows = [nearest_in(asked, name, saturates=saturates) for name in COMPARED]
-        table = [("format", f"holds {number_text(asked, 9)} as", "off by", "bits")]
-        table += [
-            (n.fmt.name, number_text(n.value, 9), note_on(n), f"{n.code:0{n.fmt.bits}b}")
-            for n in rows
-        ]
-        return View(
-            chart=explorer_figure(reading, rows),
-            words=(said(reading), held(reading, nearest)),
-            table=table,
-            kept=reading,
-        )
+        columns = {
+            "format": COMPARED,
+            f"holds {number_text(asked, 9)} as": [number_text(n.value, 9) for n in rows],
+            "off by": [note_on(n) for n in rows],
+            "bits": [f"{n.code:0{n.fmt.bits}b}" for n in rows],
+        }
+        words = says(reading), held(reading, nearest)
+        chart = explorer_figure(reading, rows)
+        return View(chart=chart, words=words, table=rows_of(columns), kept=reading)
 
 
-def said(reading: CodeReading) -> str:
+def says(reading: CodeReading) -> str:
     """What the code says, in two lines at most: 64 bits are in the picture alone."""
-    bits = (
-        f", bits {' '.join(digits for _, digits in reading.fields)}"
-        if reading.fmt.bits < 64
-        else ""
-    )
-    code = f"{reading.fmt.name}{bits}: {reading.spelled}"
+    code = f"{reading.fmt.name}: {reading.spelled}"
+    if reading.fmt.bits < 64:
+        bits = " ".join(digits for _, digits in reading.fields)
+        code = f"{reading.fmt.name}, bits {bits}: {reading.spelled}"
     if reading.kind in ("infinity", "NaN"):
         return f"{code}."
-    kind = {"zero": "zero", "table entry": "an entry of its table"}.get(
-        reading.kind, f"a {reading.kind} number"
-    )
-    return f"{code} {reading.equals}, {kind}."
+    kinds = {"zero": "zero", "table entry": "an entry of its table"}
+    return f"{code} {reading.equals}, {kinds.get(reading.kind, f'a {reading.kind} number')}."
 
 
 def held(reading: CodeReading, nearest: Nearest) -> str:
@@ -107,13 +101,11 @@ def held(reading: CodeReading, nearest: Nearest) -> str:
     if nearest.fmt.name == "float64":
         return "What you type is read as float64, so it is one of its values."
     if nearest.relative_error == 0:
-        return (
-            f"{number} is one of its values: no error."
-            if nearest.is_exact
-            else "It has no −0: the sign is lost."
-        )
+        exact = f"{number} is one of its values: no error."
+        return exact if nearest.is_exact else "It has no −0: the sign is lost."
     if nearest.value == 0:
         return f"{number} is too small and becomes 0: all of it is lost."
-    subnormal = reading.kind == "subnormal" and isinstance(nearest.fmt, FloatFormat)
-    why = " It is subnormal: fewer significant bits than elsewhere." if subnormal else ""
+    why = ""
+    if reading.kind == "subnormal":
+        why = " It is subnormal: fewer significant bits than elsewhere."
     return f"{number} is held as {reading.equals.removeprefix('= ')}, {note_on(nearest)} off.{why}"

@@ -10,14 +10,14 @@ and a verdict for each, and the room on the card, follow here.
 """
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from threading import RLock
 
 from memkit import widgets
 from memkit.cards import Card
-from memkit.fit import Fit, fit_on, verdict
+from memkit.fit import fit_on, verdict
 from memkit.models import ModelConfig
 from memkit.pictures.svg import Chart
 from memkit.pictures.timeline import choices_figure
@@ -68,9 +68,6 @@ class Bits:
 
     label: str
     value: int
-
-
-Control = Number | Choice | Switch | Entry | Bits
 
 
 def refuse(name: str, control: object, new: object) -> None:
@@ -127,22 +124,20 @@ class Explorer:
     An explorer whose controls depend on what it is given sets ``controls`` itself before it opens.
     """
 
-    controls: Mapping[str, Control] = {}
-    room: Mapping[str, Sequence[int]] = {"verdict": (76,), "status": (100,), "more": ()}
+    controls: Mapping[str, Number | Choice | Switch | Entry | Bits] = {}
+    lines: Mapping[str, Sequence[int]] = {"verdict": (76,), "status": (100,), "more": ()}
+    """The most characters of each line of a place; a panel keeps room for them, so that nothing jumps."""
     asked_later: Collection[str] = ()
     """Controls that stand behind *More controls*: most questions do without them."""
     plays: Mapping[str, int] = {}
     """Numbers that a button moves to their end by itself, and the milliseconds of a step."""
 
-    def __init_subclass__(cls, **room: Sequence[int]):
-        """``room``: the most characters of each line of a place; a panel keeps room for them, so that nothing jumps."""
-        cls.room = cls.room | room
-        parameters = inspect.signature(cls.view).parameters.values()
-        named = {
-            each.name: each.default for each in parameters if isinstance(each.default, Control)
-        }
+    def __init_subclass__(cls, **lines: Sequence[int]):
+        cls.lines = cls.lines | lines
+        given = inspect.signature(cls.view).parameters.values()
+        named = {each.name: each.default for each in given if hasattr(each.default, "label")}
         # ``**state``: those of the class above too
-        adds = any(each.kind is each.VAR_KEYWORD for each in parameters)
+        adds = any(each.kind is each.VAR_KEYWORD for each in given)
         cls.controls = {**(cls.controls if adds else {}), **named} or cls.controls
 
     def __init__(self, **values):
@@ -176,16 +171,10 @@ class Explorer:
 
         A value that is not among them any more gives way to the last one.
         """
-        menus = {
-            name: menu
-            for name, menu in self.controls.items()
-            if isinstance(menu, Choice) and menu.goes_with
-        }
         return {
-            name: tuple(
-                option for option in menu.options if menu.goes_with(*values_of([option]), state)
-            )
-            for name, menu in menus.items()
+            name: tuple(o for o in menu.options if menu.goes_with(*values_of([o]), state))
+            for name, menu in self.controls.items()
+            if getattr(menu, "goes_with", None)
         }
 
     def pick(self, mark: str) -> None:
@@ -202,8 +191,7 @@ class Explorer:
 
     def _set(self, changes: dict) -> None:
         try:
-            self._refuse(changes)
-            state = self._completed(changes)
+            state = self._after(changes)
             shown = self.view(**state)
         except ValueError as error:
             self.error = str(error)
@@ -212,18 +200,17 @@ class Explorer:
         else:
             self.shown, self.state, self.error = shown, state, ""
 
-    def _refuse(self, changes: dict) -> None:
-        """Raises: ValueError: an unknown name, or what its control cannot take; menus of ``offered`` wait."""
+    def _after(self, changes: dict) -> dict:
+        """The state after ``changes`` and those that follow, each menu of ``offered`` at a value that it offers.
+
+        Raises: ValueError: an unknown name, or what its control cannot take.
+        """
         for name, new in changes.items():
             if name not in self.controls:
-                raise ValueError(
-                    f"{name!r} is not a control; there are: {', '.join(self.controls)}"
-                )
+                known = ", ".join(self.controls)
+                raise ValueError(f"{name!r} is not a control; there are: {known}")
             if name not in self.offered(self.state):
                 refuse(name, self.controls[name], new)
-
-    def _completed(self, changes: dict) -> dict:
-        """The state after ``changes`` and those that follow, each menu of ``offered`` at a value that it offers."""
         changes = self.followed(changes)
         state = {**self.state, **changes}
         for name, options in self.offered(state).items():
@@ -243,17 +230,14 @@ class Explorer:
     def panel(self):
         """The explorer in a notebook, made when it is first asked for; needs ipywidgets."""
         if self._panel is None:
-            self._panel = widgets.Panel(self)  # the room's front door loads it now
+            self._panel = widgets.Panel(self)  # the folder loads it now, and ipywidgets
         return self._panel
 
     def _repr_mimebundle_(self, **kwargs) -> tuple[dict, dict]:
         """The live panel, and its static twin for pages without a kernel: the picture and one line."""
         bundle, metadata = self.shown.chart._repr_mimebundle_() if self.shown else ({}, {})
-        return {
-            **self.panel._repr_mimebundle_(**kwargs),
-            **bundle,
-            "text/plain": self.summary,
-        }, metadata
+        live = self.panel._repr_mimebundle_(**kwargs)
+        return {**live, **bundle, "text/plain": self.summary}, metadata
 
 
 SIGNS = {True: ("#009E73", "✓ "), False: ("#D55E00", "✗ "), None: ("currentColor", "")}
@@ -272,23 +256,26 @@ def html_places(
     if view is None:
         return {"alert": html_error(explorer)}
     colour, sign = SIGNS[view.fits]
-    room, style = explorer.room, f"border-left:4px solid {colour};padding:1px 10px;font-weight:600"
+    lines, style = (
+        explorer.lines,
+        f"border-left:4px solid {colour};padding:1px 10px;font-weight:600",
+    )
     code = "line-height:1.3;margin:4px 0;white-space:pre;overflow-x:auto"  # JupyterLab would break it in mid-word
     block = f'<pre tabindex="0" style="{code}">{escape(view.code)}</pre>' if view.code else ""
-    words = view.words if view.headline else view.words[1:]
+    words = "<br>".join(map(escape, view.words if view.headline else view.words[1:]))
+    more, pale = "<br>".join(map(escape, said)), "opacity:0.4" if is_old and said else ""
+    headline = sign + escape(view.headline or view.words[0])
     return {
         "alert": html_error(explorer),
-        "verdict": live(sign + escape(view.headline or view.words[0]), style, room["verdict"]),
-        "status": live("<br>".join(map(escape, words)) + block, "", room["status"]),
-        "more": live(
-            "<br>".join(map(escape, said)), "opacity:0.4" if is_old and said else "", room["more"]
-        ),
+        "verdict": live(headline, style, lines["verdict"]),
+        "status": live(words + block, "", lines["status"]),
+        "more": live(more, pale, lines["more"]),
     }
 
 
-def live(html: str, style: str, room: Sequence[int]) -> str:
-    """A place that a screen reader reads out when it changes; ``room`` is kept for lines of so many characters."""
-    longest = "&#10;".join("nnnn " * -(-num_chars // 5) for num_chars in room)
+def live(html: str, style: str, lines: Sequence[int]) -> str:
+    """A place that a screen reader reads out when it changes, with room for lines of so many characters."""
+    longest = "&#10;".join("nnnn " * -(-num_chars // 5) for num_chars in lines)
     said = f'<div role="status" aria-live="polite">{html}</div>'
     return f'<div class="memkit-room" style="{style}" data-room="{longest}">{said}</div>'
 
@@ -297,14 +284,12 @@ def html_error(explorer: Explorer) -> str:
     """Why the last change cannot be shown, in its control's own name; nothing where it is shown."""
     if not explorer.error:
         return ""
-    name, is_named, rest = explorer.error.partition("=")
-    label = explorer.controls[name].label if is_named and name in explorer.controls else ""
-    value, _, reason = rest.partition(" ")
     said = f"<strong>This was not taken.</strong> {escape(explorer.error)}."
-    if label:
-        said = (
-            f"<strong>{escape(label)}: {escape(value)} was not taken.</strong> It {escape(reason)}."
-        )
+    name, is_named, rest = explorer.error.partition("=")
+    if is_named and name in explorer.controls:
+        value, _, reason = rest.partition(" ")
+        label = f"{escape(explorer.controls[name].label)}: {escape(value)}"
+        said = f"<strong>{label} was not taken.</strong> It {escape(reason)}."
     kept = " The picture still shows the last setting that works." if explorer.shown else ""
     style = "border-left:4px solid #D55E00;padding:2px 10px;margin:4px 0;line-height:1.45"
     return f'<div role="alert" style="{style}">{said}{kept}</div>'
@@ -318,7 +303,7 @@ def choices_view(
     words: Sequence[str] = (),
     *,
     chosen: str = "",
-    fitting: Iterable[str] | None = None,
+    fitting: Collection[str] | None = None,
     columns: Mapping[str, Sequence[str]] | None = None,
     above: Sequence[str] = (),
     foot: str = "",
@@ -329,51 +314,35 @@ def choices_view(
     A line break in a name breaks its label. ``fitting`` are the names of those that fit, if more than the card decides.
     ``columns`` of the table are headers with a text for each peak; ``above`` and ``foot`` are ``choices_figure``'s.
     """
-    names = list(peaks)
     fits = {name: fit_on(card, peak.total_bytes) for name, peak in peaks.items()}
     if fitting is None:
         fitting = [name for name, fit in fits.items() if fit.is_expected]
-    fitting = list(fitting)
-    place = names.index(chosen) if chosen else -1
+    place, room = list(peaks).index(chosen) if chosen else -1, next(iter(fits.values())).room_bytes
     subtitle = f"{subtitle}; dashed: room on {card.name}"
-    chart = choices_figure(peaks, title, subtitle, fits[names[0]].room_bytes, place, above, foot)
-    own = [verdict(peaks[chosen], card.name)] if chosen else []
-    words = (*own, those_that_fit(fitting, len(names), card), *words)
-    answer = {}
+    chart = choices_figure(peaks, title, subtitle, room, place, above, foot)
+    those = f"None of the {len(peaks)} fits one {card.name} ({format_bytes(card.memory_bytes)})."
+    if fitting:
+        names = "; ".join(fitting).replace("\n", " ")
+        those = f"Of the {len(peaks)} fit one {card.name}, as expected: {names}."
+    own, answer = (), {}
     if chosen:
-        is_held_back = fits[chosen].is_expected and chosen not in fitting  # by more than the card
-        answer = {
-            "headline": fits[chosen].headline,
-            "fits": not is_held_back and fits[chosen].is_certain,
-        }
-    return View(
-        chart=chart,
-        words=words,
-        **answer,
-        table=table_of(peaks, fits, columns or {}),
-        picks=picks or {},
-    )
+        own, fit = (verdict(peaks[chosen], card.name),), fits[chosen]
+        is_held_back = fit.is_expected and chosen not in fitting  # by more than the card
+        answer = {"headline": fit.headline, "fits": not is_held_back and fit.is_certain}
+    words, table = (*own, those, *words), rows_of(columns_of(peaks, card) | dict(columns or {}))
+    return View(chart=chart, words=words, table=table, picks=picks or {}, **answer)
 
 
-def table_of(
-    peaks: Mapping[str, Instant], fits: Mapping[str, Fit], columns: Mapping[str, Sequence[str]]
-) -> list[tuple[str, ...]]:
-    """A row for each name: its peak, where that is, whether it fits, and ``columns``."""
-    columns = {
+def columns_of(peaks: Mapping[str, Instant], card: Card) -> dict[str, Sequence[str]]:
+    """For each name its peak, where that is, and whether it fits."""
+    return {
         "plan": [name.replace("\n", " ") for name in peaks],
         "peak": [format_bytes(peak.total_bytes) for peak in peaks.values()],
         "at": [where(peak) for peak in peaks.values()],
-        "on the card": [fits[name].verdict for name in peaks],
-        **columns,
+        "on the card": [fit_on(card, peak.total_bytes).verdict for peak in peaks.values()],
     }
+
+
+def rows_of(columns: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
+    """Columns by their headers as rows, the header first."""
     return [tuple(columns), *zip(*columns.values(), strict=True)]
-
-
-def those_that_fit(fitting: Sequence[str], num_choices: int, card: Card) -> str:
-    """Which of them fit their card, by the one rule, ``fit_on``."""
-    if not fitting:
-        return (
-            f"None of the {num_choices} fits one {card.name} ({format_bytes(card.memory_bytes)})."
-        )
-    names = "; ".join(name.replace("\n", " ") for name in fitting)
-    return f"Of the {num_choices} fit one {card.name}, as expected: {names}."

@@ -4,26 +4,23 @@ from collections.abc import Sequence
 
 from memkit.cards import CARDS
 from memkit.fit import fit_on
-from memkit.pictures.planes import Spot, plane_figure
+from memkit.pictures.planes import frontier_figure
 from memkit.recomputation import (
     MODELS,
     Point,
     beats,
-    overhead_of,
     pareto_front,
     points,
     shown_strategies,
 )
 from memkit.units import format_bytes
-from memkit.widgets.explorer import Choice, Explorer, View, takes_length
+from memkit.widgets.explorer import Choice, Explorer, View, rows_of, takes_length
 
 NO_CARD = "no card"
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 BATCHES = (1, 2, 4, 8, 16)
 CHEAPEST = "cheapest that fits"
 NAMES = [strategy.name for strategy in shown_strategies(next(iter(MODELS.values())))]
-AXIS = (-2.5, 40)
-"""Ends of the axis in per cent: running all of the forward again is a third of a plain step."""
 
 
 class FrontierExplorer(Explorer, verdict=(88,), status=(140, 92, *[1] * 9)):
@@ -31,14 +28,6 @@ class FrontierExplorer(Explorer, verdict=(88,), status=(140, 92, *[1] * 9)):
 
     A click on a point chooses its strategy, as the menu does.
     """
-
-    def __init__(self, **values):
-        for config in MODELS.values():  # a move then finds its FLOPs counted
-            for length in LENGTHS:
-                for strategy in shown_strategies(config):
-                    if length <= config.max_seq_len:
-                        overhead_of(config, strategy, length)
-        super().__init__(**values)
 
     def view(
         self,
@@ -58,35 +47,27 @@ class FrontierExplorer(Explorer, verdict=(88,), status=(140, 92, *[1] * 9)):
         saved = 1 - own.peak_bytes / found[0].peak_bytes
         against = f"{saved:.0%} below none, for {own.overhead:.1%} more FLOPs"
         costs = f"peak {format_bytes(own.peak_bytes)}, {against if chosen else 'and nothing runs again'}"
-        better = [each for each in front if beats(each.worth, own.worth)]
-        standing = "It is on the front: nothing is both cheaper and smaller."
-        if better:
+        on_front = "It is on the front: nothing is both cheaper and smaller."
+        if better := [each for each in front if beats(each.worth, own.worth)]:
             name = min(better, key=lambda each: each.worth).strategy.name
-            standing = f"It is not on the front: {name} costs no more and its peak is no higher."
-        table = [("strategy", "FLOPs run again", "peak", "front", "fits")]
-        verdicts = [fit.verdict for fit in fits] or [""] * len(found)
-        for each, verdict in zip(found, verdicts, strict=True):
-            share, peak = f"{each.overhead:.1%}", format_bytes(each.peak_bytes)
-            table.append(
-                (each.strategy.name, share, peak, "yes" if each in front else "no", verdict)
-            )
-        chart = plane_figure(
-            f"{model}, micro-batch {micro_batch_size} × {seq_len:,} tokens",
-            spots_of(found, front),
-            "FLOPs run again, % of a plain step",
-            AXIS,
-            has_stairs=True,
-            room=(f"room on {card}", room) if fits else None,
-            notes={
-                each.strategy.name: verdict for each, verdict in zip(found, verdicts, strict=True)
-            },
-        )
+            on_front = f"It is not on the front: {name} costs no more and its peak is no higher."
+        notes = [fit.verdict for fit in fits] or [""] * len(found)
+        columns = {
+            "strategy": NAMES,
+            "FLOPs run again": [f"{each.overhead:.1%}" for each in found],
+            "peak": [format_bytes(each.peak_bytes) for each in found],
+            "front": ["yes" if each in front else "no" for each in found],
+            "fits": notes,
+        }
+        title = f"{model}, micro-batch {micro_batch_size} × {seq_len:,} tokens"
+        limit = (f"room on {card}", room) if fits else None
+        chart = frontier_figure(title, found, front, notes, limit)
         chart.marked = chosen
-        chart.alt = f"{chart.title}: {len(found)} strategies by FLOPs run again. "
+        chart.alt = f"{title}: {len(found)} strategies by FLOPs run again. "
         chart.alt += f"Chosen: {own.strategy.name}, {costs}."
-        words = (f"{own.strategy.name}: {costs}.", *([str(fits[chosen])] if fits else []), standing)
+        words = (f"{own.strategy.name}: {costs}.", *([str(fits[chosen])] if fits else []), on_front)
         picks, code = {"strategy": NAMES}, own.strategy.code
-        return View(chart=chart, words=words, table=table, code=code, picks=picks)
+        return View(chart=chart, words=words, table=rows_of(columns), code=code, picks=picks)
 
 
 def cheapest(found: Sequence[Point], room_bytes: int | None) -> Point:
@@ -95,17 +76,3 @@ def cheapest(found: Sequence[Point], room_bytes: int | None) -> Point:
     if fitting:
         return min(fitting, key=lambda each: each.overhead)
     return min(found, key=lambda each: each.peak_bytes)
-
-
-def spots_of(found: Sequence[Point], front: Sequence[Point]) -> list[Spot]:
-    """The points as marks of a plane, one kind a strategy."""
-    return [
-        Spot(
-            kind=each.strategy.name,
-            across=100 * each.overhead,
-            num_bytes=each.peak_bytes,
-            is_on_front=each in front,
-            tip=f"{each.strategy.name}: {each.overhead:.1%} more FLOPs, peak {format_bytes(each.peak_bytes)}",
-        )
-        for each in found
-    ]

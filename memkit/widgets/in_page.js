@@ -1,5 +1,5 @@
 function render({ model, el }) {
-  const controls = "[role=slider], select, input, button, .memkit-view";
+  const controls = "[role=slider], select, input, button, summary, .memkit-view";
   const mend = () => panel.querySelectorAll(controls).forEach((control) => {
     control.setAttribute("data-lm-suppress-shortcuts", "true");
     const label = control.closest(".memkit-number")?.querySelector("label")?.textContent;

@@ -27,9 +27,11 @@ FOCUS_CSS = """
 .memkit-panel [role=slider]:focus-visible { outline-offset: 1px; }
 """
 
+MORE_CONTROLS = '<details class="memkit-more-controls"><summary>More controls</summary></details>'
 FOLD = """<details class="memkit-fold"><summary>The numbers as a table</summary></details>
 <style>@supports selector(:has(*)) {
-.memkit-table {display: none} .memkit-panel:has(details.memkit-fold[open]) .memkit-table {display: block}}
+.memkit-panel:not(:has(details.memkit-fold[open])) .memkit-table {display: none}
+.memkit-panel:not(:has(details.memkit-more-controls[open])) .memkit-later {display: none}}
 .memkit-table td, .memkit-table th {text-align: right; padding: 1px 10px}
 .memkit-table td:first-child, .memkit-table th:first-child {text-align: left}
 .memkit-view {overflow-x: auto; PAPER}
@@ -46,7 +48,7 @@ FOLD = """<details class="memkit-fold"><summary>The numbers as a table</summary>
 .memkit-view .memkit-here {stroke: currentColor; stroke-width: 2.5px}</style>""".replace(
     "PAPER", PAPER_OF
 )
-"""The fold stays one element while the table beside it changes; else each move would close it.
+"""A fold stays one element while the table beside it changes; else each move would close it.
 
 Nothing moves below a control: each place has the room of its longest words, and what is refused lies on the picture.
 """

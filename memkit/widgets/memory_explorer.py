@@ -59,20 +59,19 @@ class MemoryExplorer(Explorer, status=(230,), more=(210, 60)):
             ),
         )
         timeline = second_step(setup)
-        capacity = None if card == NO_CARD else CARDS[card].memory_bytes
-        fit = None if card == NO_CARD else fit_on(CARDS[card], timeline.peak_bytes)
-        title = f"{setup.model.name}, {format_count(count_parameters(setup.model))} parameters: one training step"
         now, before = self.shown.kept if self.shown else (None, None)
         if timeline is not now:
             now, before = timeline, now
-        chart = timeline_figure(
-            timeline, capacity_bytes=capacity, card_name=card, title=title, before=before
-        )
+        on = None if card == NO_CARD else CARDS[card]
+        fit = on and fit_on(on, timeline.peak_bytes)
+        count = format_count(count_parameters(setup.model))
+        title = f"{setup.model.name}, {count} parameters: one training step"
+        chart = timeline_figure(timeline, on and on.memory_bytes, card, title, before)
         chart.alt += f" The forward ends at {format_bytes(timeline.at('forward').total_bytes)}."
         return View(
             chart=chart,
             words=(verdict(timeline.peak, card),),
-            headline="" if fit is None else fit.headline,
+            headline=fit.headline if fit else "",
             fits=fit and fit.is_certain,
             more=lambda: self.advice(setup),
             table=replace(timeline, instants=tuple(drawn_instants(timeline))).rows(),
@@ -93,14 +92,10 @@ class MemoryExplorer(Explorer, status=(230,), more=(210, 60)):
 
     def followed(self, changes: dict) -> dict:
         """A model with fewer positions takes the sequence with it, and an optimizer its step, unless one is given."""
-        if "model" in changes and "seq_len" not in changes:
-            changes = {
-                **changes,
-                "seq_len": min(self.state["seq_len"], self.longest(changes["model"])),
-            }
-        if "optimizer" in changes and "implementation" not in changes:
-            record = self.optimizers.get(changes["optimizer"])
-            known = record.estimated if record else ()
-            if known and self.state["implementation"] not in known:
-                changes = {**changes, "implementation": known[0]}
-        return changes
+        found, state = dict(changes), self.state
+        if "model" in changes:
+            found.setdefault("seq_len", min(state["seq_len"], self.longest(changes["model"])))
+        record = self.optimizers.get(changes.get("optimizer"))
+        if record and state["implementation"] not in record.estimated:
+            found.setdefault("implementation", record.estimated[0])
+        return found

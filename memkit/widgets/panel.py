@@ -9,7 +9,7 @@ import traitlets
 
 from memkit.units import html_table
 from memkit.widgets.explorer import Bits, Choice, Explorer, Number, Switch, html_places
-from memkit.widgets.in_page import FOLD, key_helpers
+from memkit.widgets.in_page import FOLD, MORE_CONTROLS, key_helpers
 
 WIDE = widgets.Layout(width="390px", margin="2px 12px 2px 0")
 LABEL = {"description_width": "118px"}
@@ -28,13 +28,11 @@ class NumberBox(widgets.HBox):
 
     def __init__(self, control: Number):
         wide = widgets.Layout(width="200px", margin="2px 4px 2px 0")
-        narrow = widgets.Layout(width="180px")
-        self.box = widgets.FloatText(
-            control.value, description=control.label, style=LABEL, layout=wide
-        )
+        named = {"description": control.label, "style": LABEL, "layout": wide}
+        self.box = widgets.FloatText(control.value, **named)
         ends = {"min": control.low, "max": control.high, "step": control.step}
-        nearest = min(max(control.value, control.low), control.high)
-        self.slider = widgets.IntSlider(nearest, **ends, readout=False, layout=narrow)
+        narrow = widgets.Layout(width="180px")
+        self.slider = widgets.IntSlider(control.low, **ends, readout=False, layout=narrow)
         super().__init__([self.box, self.slider], layout=WIDE)
         self.add_class("memkit-number")
         self.value = control.value
@@ -45,15 +43,15 @@ class NumberBox(widgets.HBox):
         """Tell who watches, a panel that draws; then let box and slider follow, which can wait."""
         super().notify_change(change)
         if change["name"] == "value":
-            self.box.value, self.slider.value = self.value, self._nearest()
+            self.box.value, self.slider.value = self.value, self._on_slider()
 
-    def _nearest(self) -> int:
+    def _on_slider(self) -> int:
         """Where the slider stands for the value, which may lie beyond its ends."""
         return int(min(max(self.value, self.slider.min), self.slider.max))
 
     def _move(self, change) -> None:
         new = change["new"]
-        if change["owner"] is self.box or new != self._nearest():
+        if change["owner"] is self.box or new != self._on_slider():
             self.value = int(new) if float(new).is_integer() else new
 
 
@@ -72,7 +70,7 @@ def box_of(control) -> widgets.Widget:
 
 def box_of_boxes(boxes: list) -> widgets.Box:
     """Controls beside one another, as many as a line has room for."""
-    return widgets.Box(boxes, layout=widgets.Layout(display="flex", flex_flow="row wrap"))
+    return widgets.Box(boxes, layout=widgets.Layout(flex_flow="row wrap"))
 
 
 class Panel(widgets.VBox):
@@ -80,36 +78,31 @@ class Panel(widgets.VBox):
 
     def __init__(self, explorer: Explorer):
         self.explorer = explorer
-        boxes = (
-            (name, control)
+        self.controls = {
+            name: box_of(control)
             for name, control in explorer.controls.items()
             if not isinstance(control, Bits)
+        }
+        self._shown = self._chart = self._pause = self._said_of = None
+        self._said, self._is_showing = (), False
+        self.picture, self.table, self.verdict, self.alert, self.more = (
+            widgets.HTML().add_class(f"memkit-{name}")
+            for name in ("view", "table", "verdict", "alert", "more")
         )
-        self.controls = {name: box_of(control) for name, control in boxes}
-        self._shown, self._chart, self._pause, self._is_showing = None, None, None, False
-        self.picture, self.status, self.alert = widgets.HTML(), widgets.HTML(), widgets.HTML()
-        self.verdict = widgets.HTML()
-        self.more = widgets.HTML()
-        self._said = ()
-        self._said_of = None
-        self.table, self.fold, self.frame = widgets.HTML(), widgets.HTML(FOLD), widgets.HTML()
-        self.picture.add_class("memkit-view")
-        self.table.add_class("memkit-table")
-        self.verdict.add_class("memkit-verdict")
-        self.alert.add_class("memkit-alert")
-        self.more.add_class("memkit-more")
-        first = [
-            control for name, control in self.controls.items() if name not in explorer.asked_later
+        self.status, self.frame, self.fold = widgets.HTML(), widgets.HTML(), widgets.HTML(FOLD)
+        later = [self.controls[name] for name in explorer.asked_later]
+        first = [control for control in self.controls.values() if control not in later]
+        first += [self._play(*item) for item in explorer.plays.items()]
+        hidden = [
+            widgets.HTML(MORE_CONTROLS),
+            box_of_boxes(later).add_class("memkit-later"),
         ]
-        plays = (self._play(*item) for item in explorer.plays.items())
         children = [
-            box_of_boxes([*first, *plays]),
-            *self._asked_later(),
+            box_of_boxes(first),
+            *(hidden if later else []),
             self.verdict,
             self.alert,
             self.picture,
-        ]
-        below = [
             self.status,
             self.more,
             self.fold,
@@ -117,27 +110,11 @@ class Panel(widgets.VBox):
             self.frame,
             *key_helpers(explorer.pick),
         ]
-        super().__init__([*children, *below])
+        super().__init__(children)
         self.add_class("memkit-panel")
         self.show()
         for name, control in self.controls.items():
             control.observe(lambda change, name=name: self._moved(name, change["new"]), "value")
-
-    def _asked_later(self) -> list[widgets.Widget]:
-        """A button that shows the other controls, and they; nothing where there are none."""
-        if not self.explorer.asked_later:
-            return []
-        box = box_of_boxes([self.controls[name] for name in self.explorer.asked_later])
-        button = widgets.ToggleButton(
-            description="More controls", layout=widgets.Layout(width="150px")
-        )
-
-        def show(_=None) -> None:
-            box.layout.display = "flex" if button.value else "none"
-
-        button.observe(show, "value")
-        show()
-        return [button, box]
 
     def _play(self, name: str, interval: int) -> widgets.Play:
         """A button that moves a number's slider to its end by itself, a step each ``interval`` ms."""
@@ -162,34 +139,30 @@ class Panel(widgets.VBox):
             # the same picture with another mark framed is not sent again
             if chart is not self._chart:
                 self.picture.value, self._chart = chart.html(), chart
-            self.frame.value = (
-                f"<style>{chart.frame_style()}</style>" if chart.marked is not None else ""
-            )
+            self.frame.value = f"<style>{chart.frame_style()}</style>"
             self.table.value = html_table(shown.table)
             self._say_more_in_a_pause()
         self._say()
-        self._is_showing = True
-        try:
-            self._move_controls()
-        finally:
-            self._is_showing = False
+        if shown:
+            self._is_showing = True
+            try:
+                self._move_controls()
+            finally:
+                self._is_showing = False
 
     def _say(self) -> None:
         """The words around the picture; what is said in a pause stays, pale, until it is said anew."""
-        for place, html in html_places(
-            self.explorer, self._said, self._said_of is not self._shown
-        ).items():
+        is_old = self._said_of is not self._shown
+        for place, html in html_places(self.explorer, self._said, is_old).items():
             getattr(self, place).value = html
 
     def _move_controls(self) -> None:
         """Controls say what the picture shows: menus offer what goes with it, sliders end where it ends."""
-        explorer, state = self.explorer, self.explorer.state
-        if not explorer.shown:
-            return
-        for name, options in explorer.offered(state).items():
+        state = self.explorer.state
+        for name, options in self.explorer.offered(state).items():
             if tuple(self.controls[name].options) != tuple(options):
                 self.controls[name].options = options
-        for name, end in explorer.shown.ends.items():
+        for name, end in self.explorer.shown.ends.items():
             self.controls[name].slider.max = end
         for name, control in self.controls.items():
             if control.value != state[name]:
@@ -199,7 +172,7 @@ class Panel(widgets.VBox):
         """What takes longer to find must not hold up a slider that is being moved: it waits until that rests."""
         if self._pause:
             self._pause.cancel()
-        if self.explorer.shown.more is tuple:
+        if self._shown.more is tuple:
             return
         try:
             loop = asyncio.get_running_loop()

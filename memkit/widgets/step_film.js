@@ -114,7 +114,7 @@ export class Story {
   }
 
   // One sentence for a moment: what takes or gives back how much.
-  told(at) {
+  sentence(at) {
     const block = this.blockAt[at], size = bytes(this.size[block]), name = this.parts[this.part[block]][0];
     const part = name === "temporary" ? "temporary memory" : name;
     const op = this.ops[this.op[block]] || "the program";
@@ -144,11 +144,12 @@ function fitted(canvas) {
   return [pen, width, height];
 }
 
-export function film(place, data, { hasLink = false, guess = null, guessed = () => {} } = {}) {
+export function film(place, data, { hasLink = false } = {}) {
   const story = new Story(data), last = story.count - 1;
   const linked = hasLink && location.hash.match(/^#event=(\d+)$/);
   const isStill = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  let at = linked ? Math.min(+linked[1], last) : story.asks ? 0 : story.peak, playing = 0, areas = null, shown = -1;
+  let at = linked ? Math.min(+linked[1], last) : story.asks ? 0 : story.peak;
+  let playing = 0, areas = null, shown = -1, guess = null;
 
   place.classList.add("memkit-film");
   place.setAttribute("role", "group");
@@ -158,27 +159,25 @@ export function film(place, data, { hasLink = false, guess = null, guessed = () 
   code.tabIndex = 0;
   code.setAttribute("role", "group");
   code.setAttribute("aria-label", "the program's lines, and the bytes that each has in memory");
+  const indents = new Map();  // the least indentation of each function goes
+  for (const [name, , text] of story.lines) {
+    indents.set(name, Math.min(indents.get(name) ?? Infinity, text.length - text.trimStart().length));
+  }
   let heading = "";
   const rows = story.lines.map(([name, number, text]) => {
     if (name && name !== heading) make("p", "", code, name);
     heading = name;
     const row = make("div", "line", code);
     make("span", "", row, number || "");
-    const words = make("span", "", row, text);
-    words.title = text.trim();
+    make("span", "", row, text.slice(indents.get(name))).title = text.trim();
     const bar = make("div", "bar", row);
-    return { row, words, bar, segments: story.parts.map(([, colour]) => {
+    const segments = story.parts.map(([, colour]) => {
       const segment = make("i", "", bar);
       segment.style.background = colour;
       return segment;
-    }), size: make("span", "", bar) };
+    });
+    return { row, bar, segments, size: make("span", "", bar) };
   });
-  const headings = new Map();  // the least indentation of each function goes
-  story.lines.forEach(([name, , text]) => {
-    const indent = text.length - text.trimStart().length;
-    headings.set(name, Math.min(headings.get(name) ?? indent, indent));
-  });
-  story.lines.forEach(([name, , text], index) => { rows[index].words.textContent = text.slice(headings.get(name)); });
 
   const total = make("span", "total", right), when = make("span", "when", right);
   const parts = make("div", "parts", right);
@@ -200,13 +199,11 @@ export function film(place, data, { hasLink = false, guess = null, guessed = () 
   say.setAttribute("role", "status");
   const play = make("button", "", buttons, "▶ Play"), mark = make("button", "", buttons, "My guess: the peak is here");
   const toPeak = make("button", "", buttons, "Go to the peak");
-  const link = make("button", "", buttons, "Copy the link to this moment");
-  link.hidden = !hasLink;
   const about = make("small", "", buttons, [`${story.source}.`, story.leftOut].filter(Boolean).join(" "));
   about.setAttribute("role", "note");
-  for (const control of [hand, play, mark, toPeak, link, code]) control.setAttribute("data-lm-suppress-shortcuts", "true");
+  for (const control of [hand, play, mark, toPeak, code]) control.setAttribute("data-lm-suppress-shortcuts", "true");
 
-  const isTold = () => !story.asks || guess !== null;
+  const isRevealed = () => !story.asks || guess !== null;
   const x = (event, width) => (event + 1) / story.count * width;
   const y = (size, height) => height - 18 - size / story.most * (height - 46);
 
@@ -234,7 +231,7 @@ export function film(place, data, { hasLink = false, guess = null, guessed = () 
     if (!chart.clientWidth || !chart.clientHeight) return;  // on paper, and in a folded cell
     const ink = getComputedStyle(place).color, all = drawAreas(ink);
     const [pen, width, height] = fitted(chart), handle = x(at, width);
-    pen.globalAlpha = isTold() ? .22 : 0;  // what comes is shown once the guess is made
+    pen.globalAlpha = isRevealed() ? .22 : 0;  // what comes is shown once the guess is made
     pen.drawImage(all, 0, 0, width, height);
     pen.globalAlpha = 1;
     pen.save();
@@ -273,7 +270,7 @@ export function film(place, data, { hasLink = false, guess = null, guessed = () 
       pen.textAlign = "left";
     };
     if (guess !== null) flag(guess, "your guess", true);
-    if (isTold()) flag(story.peak, `peak ${bytes(story.most)}`, false);
+    if (isRevealed()) flag(story.peak, `peak ${bytes(story.most)}`, false);
     pen.beginPath();
     pen.moveTo(handle, 0);
     pen.lineTo(handle, height - 16);
@@ -331,7 +328,7 @@ export function film(place, data, { hasLink = false, guess = null, guessed = () 
     drawBlocks();
     drawLines();
     total.textContent = bytes(story.totals[at]);
-    const isPeak = at === story.peak && isTold();
+    const isPeak = at === story.peak && isRevealed();
     when.textContent = ` ${story.when(at)} · event ${(at + 1).toLocaleString("en")} of ${story.count.toLocaleString("en")}`
       + (isPeak ? " · the peak" : "");
     legend.forEach(([entry, size], part) => {
@@ -341,10 +338,10 @@ export function film(place, data, { hasLink = false, guess = null, guessed = () 
     hand.value = at;
     hand.setAttribute("aria-valuetext", `${story.when(at)}: ${bytes(story.totals[at])}`);
     chart.setAttribute("aria-label", `Memory over ${story.count} events; now ${bytes(story.totals[at])}`
-      + (isTold() ? `, at the peak ${bytes(story.most)}` : ""));
-    say.textContent = `${story.told(at)} ${answer()}`;
+      + (isRevealed() ? `, at the peak ${bytes(story.most)}` : ""));
+    say.textContent = `${story.sentence(at)} ${answer()}`;
     mark.hidden = !story.asks || guess !== null;
-    toPeak.hidden = !isTold();
+    toPeak.hidden = !isRevealed();
     if (hasLink && !playing) history.replaceState(null, "", `#event=${at}`);
   }
 
@@ -388,26 +385,22 @@ export function film(place, data, { hasLink = false, guess = null, guessed = () 
     playing = isStill ? setTimeout(jump, 0) : requestAnimationFrame(frame);
   };
   play.onclick = () => (playing ? pause() : roll());
+  const halt = () => playing && pause();
   mark.onclick = () => {
-    if (playing) pause();
+    halt();
     guess = at;
-    guessed(at);
     draw();
   };
   toPeak.onclick = () => {
-    if (playing) pause();
+    halt();
     go(story.peak);
   };
-  link.onclick = async () => {
-    await navigator.clipboard?.writeText(location.href);
-    link.textContent = "Copied";
-  };
   hand.oninput = () => {
-    if (playing) pause();
+    halt();
     go(+hand.value);
   };
   const pulled = (event) => {
-    if (playing) pause();
+    halt();
     const box = chart.getBoundingClientRect();
     go((event.clientX - box.left) / box.width * story.count - 1);
   };

@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 
 from memkit.pictures.colours import COLOUR
-from memkit.pictures.timeline import over_time_figure
+from memkit.pictures.timeline import REST, over_time_figure
 from memkit.timeline import PARTS, Event, Events, MemoryTimeline, provenance_line
 from memkit.units import ALLOCATOR_BLOCK_BYTES, format_bytes, round_up
 
@@ -47,25 +47,21 @@ class StepFilm:
     A tiny GPT-2: 1,092 events, peak 346.69 MiB in the backward of step 2 of 2.
     """
 
-    def __init__(
-        self, timeline: MemoryTimeline, title: str = "A training step", asks: bool = False
-    ):
+    def __init__(self, timeline: MemoryTimeline, title="A training step", asks: bool = False):
         if not timeline.events:
-            raise ValueError(
-                f"this {timeline.source} timeline has no events, and a film shows nothing else"
-            )
+            which = f"this {timeline.source} timeline"
+            raise ValueError(f"{which} has no events, and a film shows nothing else")
         self.timeline, self.title, self.asks = timeline, title, asks
 
     @cached_property
     def data(self) -> dict:
         """What ``step_film.js`` plays; blocks are as large as the allocator makes them."""
-        granularity = ALLOCATOR_BLOCK_BYTES if self.timeline.device == "cuda" else 1
+        block_bytes = ALLOCATOR_BLOCK_BYTES if self.timeline.device == "cuda" else 1
         events, left_out = without_small_blocks(Events(self.timeline.events))
         births = [event for event in events if event.num_bytes > 0]
         number_of = {event.block: number for number, event in enumerate(births, 1)}
         lines = lines_of(births, self.timeline.source_lines)
-        ops = list(dict.fromkeys(op_name(event.op) for event in births))
-        parts = [*PARTS, "not attributed"]
+        ops, parts = list(dict.fromkeys(op_name(event.op) for event in births)), [*PARTS, REST]
         runs, start, spans = groupby(events, lambda e: (e.phase, e.step, e.micro_batch)), 0, []
         for key, run in runs:
             spans.append([start, *key])
@@ -81,12 +77,10 @@ class StepFilm:
             "spans": spans,
             # a birth is its bytes, a free the number of its birth, below zero
             "changes": [
-                round_up(event.num_bytes, granularity)
-                if event.num_bytes > 0
-                else -number_of[event.block]
-                for event in events
+                round_up(e.num_bytes, block_bytes) if e.num_bytes > 0 else -number_of[e.block]
+                for e in events
             ],
-            "part": [parts.index(event.part or "not attributed") for event in births],
+            "part": [parts.index(event.part or REST) for event in births],
             "line": [list(lines).index(place(event)) for event in births],
             "op": [ops.index(op_name(event.op)) for event in births],
         }
@@ -100,9 +94,8 @@ class StepFilm:
     def chart(self):
         """The still picture: the last step's areas, with the peak marked; the first step's alone if the film asks."""
         if self.asks:
-            return over_time_figure(
-                {f"{self.title}: the first": self.timeline}, step=1, marks_peak=False
-            )
+            first = {f"{self.title}: the first": self.timeline}
+            return over_time_figure(first, step=1, marks_peak=False)
         last = max(event.step for event in self.timeline.events)
         return over_time_figure({self.title: self.timeline}, step=last)
 
@@ -123,9 +116,8 @@ class StepFilm:
             live = {}
         else:
             members = {"_esm": SCRIPT, "film": Dict().tag(sync=True)}
-            live, _ = type("Film", (AnyWidget,), members)(film=self.data)._repr_mimebundle_(
-                **kwargs
-            )
+            film = type("Film", (AnyWidget,), members)(film=self.data)
+            live, _ = film._repr_mimebundle_(**kwargs)
         return {**live, **bundle, FILM: self.text, "text/plain": repr(self)}, metadata
 
     def save(self, path: str | Path) -> Path:
@@ -144,11 +136,9 @@ def without_small_blocks(events: Events, most: int = MOST_EVENTS) -> tuple[Event
     limit = sizes[most]
     kept = Events(event for event in events if abs(event.num_bytes) > limit)
     small = Events(event for event in events if abs(event.num_bytes) <= limit)
-    most_bytes = max(small.levels().totals)
-    return kept, (
-        f"{len(small):,} of {len(events):,} events are left out, those of blocks up to {format_bytes(limit)}: "
-        f"at most {format_bytes(most_bytes)} at a time."
-    )
+    most_bytes = format_bytes(max(small.levels().totals))
+    those = f"{len(small):,} of {len(events):,} events are left out, those of blocks up to"
+    return kept, f"{those} {format_bytes(limit)}: at most {most_bytes} at a time."
 
 
 def place(event: Event) -> str:
@@ -163,12 +153,8 @@ def lines_of(births: Iterable[Event], texts: dict[str, str]) -> dict[str, tuple[
     lines: dict[str, tuple[str, int, str]] = {}
     for name in places:
         if found := LINE.match(name):
-            function = found["function"].rpartition("<locals>.")[2]
-            lines[name] = (
-                f"{function} · {found['file']}",
-                int(found["number"]),
-                texts.get(name, ""),
-            )
+            heading = f"{found['function'].rpartition('<locals>.')[2]} · {found['file']}"
+            lines[name] = (heading, int(found["number"]), texts.get(name, ""))
         else:
             lines[name] = ("", 0, name or "outside the program's lines")
     order = list(dict.fromkeys(heading for heading, _, _ in lines.values()))

@@ -24,8 +24,8 @@ from torch.utils.checkpoint import checkpoint
 
 from memkit.program import transformer as kit
 from memkit.program.hooks import tensors_in
-from memkit.program.optimizers import class_of, make_step_optimizer
-from memkit.program.optimizers import make_optimizer as make_one
+from memkit.program.transformer import class_of, make_step_optimizer
+from memkit.program.transformer import make_optimizer as make_one
 from memkit.recipes import OptimizerConfig
 from memkit.setup import TrainingSetup
 from stepscope.experts import EXPERTS

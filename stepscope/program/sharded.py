@@ -23,8 +23,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from memkit.program.optimizers import make_step_optimizer
-from memkit.program.transformer import Transformer, training_build
+from memkit.program.transformer import Transformer, make_step_optimizer, training_build
 from memkit.setup import TrainingSetup
 from stepscope.program import job  # noqa: F401 - a Transformer makes blocks with experts from its row
 from stepscope.setup import Layout

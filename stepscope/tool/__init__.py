@@ -5,11 +5,9 @@ where a program is traced.
 
 Reading order:
 
-- ``arguments``: sizes, numbers and names as words, and the options of each command
 - ``script``: a training script or notebook as it stands, and where its steps begin
-- ``batches``: the worst batch of a script's own data
-- ``changed``: any program with one change made to it from outside
+- ``changed``: any program with one change made to it from outside, and the worst batch of a script's own data
 - ``program_report``: a program nobody has run: its peak, its lines, its cards, and changes traced a second time
 - ``commands``: what each command finds: bytes, text and data
-- ``command_line``: ``main``: from the words of a shell to text and an exit code
+- ``command_line``: ``main``: from the words of a shell, the options of each command, to text and an exit code
 """

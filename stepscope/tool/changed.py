@@ -3,16 +3,22 @@
 ``changed_build(build, name)`` runs the same code: an optimizer is told to step otherwise, the blocks of a module
 list run in a checkpoint, gradients are off, a script's batches are half as large. What cannot be done from outside
 (other states) has no name here.
+
+``on_its_worst`` is for ``stepscope report train.py --batches 500``. A run is followed for two steps; what ends it may
+be the one long batch of its fortieth. A step is not traced for each batch: at the first step the DataLoader that fed
+it hands out the rest alone, only shapes are kept, and the script trains on the worst.
 """
 
+import copy
 import re
 import sys
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain
+from math import prod
 from unittest.mock import patch
 
 import torch
@@ -20,14 +26,22 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from memkit.program.optimizers import class_of
+from memkit.program.hooks import tensors_in
+from memkit.program.transformer import class_of
 from memkit.units import as_one_of
 from stepscope.optimizers import OPTIMIZERS
-from stepscope.tool.script import Script, nothing_to_do
+from stepscope.tool.script import Script
 
 BATCH_OPTION = re.compile(r"-b|(?!.*(?:eval|test|val))-*[\w.-]*batch[-_]?size")
 """What scripts call the size of a training batch on their command lines."""
+
+
+@contextmanager
+def nothing_to_do():
+    """What is around the building of a program that is not changed."""
+    yield lambda: None
 
 
 def changed_build(
@@ -40,8 +54,9 @@ def changed_build(
     as_one_of("name", name, PROGRAM_CHANGES)
     during_build, during_step = PROGRAM_CHANGES[name]
     if isinstance(build, Script):
-        if name == "half_batch" and (words := half_batch_option(build)):
-            build, during_build = with_option(build, words), nothing_to_do
+        if name == "half_batch":
+            option, build = half_batch_option(build)
+            during_build = nothing_to_do if option else during_build
         return build.also(during_build, during_step)
 
     def built():
@@ -58,27 +73,18 @@ def changed_build(
     return built
 
 
-def half_batch_option(script: Script) -> tuple[str, ...]:
-    """The script's own option for the size of a training batch, with half its number; nothing where there is none."""
-    for word, following in pairwise((*script.arguments, "")):
+def half_batch_option(script: Script) -> tuple[str, Script]:
+    """The script's own option for the size of a training batch with half its number, and the script with it."""
+    arguments = list(script.arguments)
+    for place, word in enumerate(arguments):
         option, equals, number = word.partition("=")
-        number = number if equals else following
+        number = number if equals else "".join(arguments[place + 1 : place + 2])
         if BATCH_OPTION.fullmatch(option) and number.isdecimal() and int(number) % 2 == 0:
             half = str(int(number) // 2)
-            return (f"{option}={half}",) if equals else (option, half)
-    return ()
-
-
-def with_option(script: Script, words: tuple[str, ...]) -> Script:
-    """The script with these words in the place of those of the same option."""
-    arguments = list(script.arguments)
-    place = next(
-        n
-        for n, word in enumerate(arguments)
-        if word.partition("=")[0] == words[0].partition("=")[0]
-    )
-    arguments[place : place + len(words)] = words
-    return replace(script, arguments=tuple(arguments))
+            words = [f"{option}={half}"] if equals else [option, half]
+            arguments[place : place + len(words)] = words
+            return " ".join(words), replace(script, arguments=tuple(arguments))
+    return "", script
 
 
 @contextmanager
@@ -126,10 +132,7 @@ def _optimizers_step(**choices: bool) -> Iterator[None]:
 
 @contextmanager
 def _eight_bit_adam() -> Iterator[Callable[[], None]]:
-    """Every Adam and AdamW that is made is bitsandbytes' in 8 bits; a ``Trainer`` makes its own, by its own option.
-
-    That one keeps the states of embeddings in 32 bits.
-    """
+    """Every Adam and AdamW that is made is bitsandbytes' in 8 bits; a ``Trainer``'s keeps embeddings' states in 32."""
     kind = class_of(OPTIMIZERS["8-bit AdamW"])
     arguments = getattr(sys.modules.get("transformers.training_args"), "TrainingArguments", None)
 
@@ -165,11 +168,10 @@ def _blocks_checkpointed() -> Iterator[Callable[[], None]]:
 def _checkpoint(modules: list[nn.Module]) -> None:
     own = [m for m in modules if getattr(m, "supports_gradient_checkpointing", False)]
     inner = {id(part) for module in own for part in module.modules() if part is not module}
+    choices = {"use_reentrant": False}
     for module in own:
         if id(module) not in inner:
-            module.gradient_checkpointing_enable(
-                gradient_checkpointing_kwargs={"use_reentrant": False}
-            )
+            module.gradient_checkpointing_enable(gradient_checkpointing_kwargs=choices)
     if own:
         return
     lists = [m for m in modules if isinstance(m, (nn.ModuleList, nn.Sequential)) and _repeats(m)]
@@ -180,7 +182,7 @@ def _checkpoint(modules: list[nn.Module]) -> None:
         if id(blocks) not in done:
             done |= {id(part) for block in blocks for part in block.modules()}
             for block in blocks:
-                block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+                block.forward = partial(checkpoint, block.forward, **choices)
 
 
 def _repeats(blocks: nn.Module) -> bool:
@@ -202,3 +204,138 @@ PROGRAM_CHANGES = {
     "half_batch": (_half_batches, partial(_zero_grad_as, lambda plain: lambda *_, **__: None)),
 }
 """By name: what is around ``build()``, and what is around each step."""
+
+
+MOST_TRACED = 4
+"""Of batches none of which is the largest in every direction, so many are traced."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch of a loader: its number, counted from 1, and the shapes of its tensors."""
+
+    number: int
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def num_values(self) -> int:
+        """Numbers in all its tensors."""
+        return sum(map(prod, self.shapes))
+
+    def needs_no_more_than(self, other: "Batch") -> bool:
+        """Whether no tensor of it is larger in any direction than the same one of the other batch."""
+        if list(map(len, self.shapes)) != list(map(len, other.shapes)):
+            return self.shapes == ()
+        sizes = zip(chain(*self.shapes), chain(*other.shapes), strict=True)
+        return all(mine <= its for mine, its in sizes)
+
+    def __str__(self) -> str:
+        return " × ".join(f"{size:,}" for size in max(self.shapes, key=prod, default=()))
+
+
+class Scanned(BaseException):
+    """Ends the script when its loader has been asked; passes the script's own ``except Exception``."""
+
+
+class Loaders:
+    """Sees what every DataLoader of a script hands out.
+
+    ``num_batches``: so many of the loader that feeds the first step are asked for, and the script ends by ``Scanned``;
+    with ``wanted``, the number of one of them, it trains on that one from then on.
+    """
+
+    def __init__(self, num_batches: int = 0, wanted: int = 0):
+        self.num_batches, self.wanted = num_batches, wanted
+        self.seen: list[Batch] = []
+
+    @contextmanager
+    def during_build(self) -> Iterator:
+        """Around the whole script: its loaders are watched."""
+        self.by_loader: dict[_BaseDataLoaderIter, list[Batch]] = {}
+        self.kept: dict[_BaseDataLoaderIter, object] = {}
+        self.ask, self.last, self.repeats = _BaseDataLoaderIter.__next__, None, None
+        with patch.object(_BaseDataLoaderIter, "__next__", lambda loader: self.next_of(loader)):
+            yield lambda: None
+
+    def next_of(self, loader: _BaseDataLoaderIter) -> object:
+        """What a loader hands out, or again the batch that is wanted of it."""
+        if loader is self.repeats:
+            return copy.deepcopy(self.kept[loader])
+        self.last = loader
+        batch = self.ask(loader)
+        seen = self.by_loader.setdefault(loader, [])
+        tensors = tensors_in(dict(batch) if isinstance(batch, Mapping) else batch)
+        seen.append(Batch(len(seen) + 1, tuple(tuple(tensor.shape) for tensor in tensors)))
+        if len(seen) == self.wanted:
+            self.kept[loader] = copy.deepcopy(batch)
+        return batch
+
+    @property
+    def rows_and_batch(self) -> tuple[int, int]:
+        """Rows that the loader asked last has in all, and those of its batch; (0, 0) where it does not know them."""
+        sampler = getattr(self.last, "_index_sampler", None)
+        # a loader without batches of its own, or of data without a length
+        with suppress(AttributeError, TypeError):
+            return len(sampler.sampler), sampler.batch_size
+        return 0, 0
+
+    @contextmanager
+    def during_step(self) -> Iterator[None]:
+        """From the first step on. Raises: ValueError: no loader feeds it. Scanned: its batches are known."""
+        self.seen = self.by_loader.get(self.last, [])
+        if self.num_batches:
+            if self.last is None:
+                raise ValueError(
+                    "--batches: no DataLoader of torch's hands out what the first step trains on"
+                )
+            while len(self.seen) < (self.wanted or self.num_batches):
+                try:
+                    self.next_of(self.last)
+                except StopIteration:
+                    break
+            if not self.wanted:
+                raise Scanned
+            self.repeats = self.last
+        yield
+
+
+def watched(script: Script, loaders: Loaders) -> Script:
+    """The script whose loaders are seen."""
+    return script.also(loaders.during_build, loaders.during_step)
+
+
+def largest_of(batches: list[Batch]) -> list[Batch]:
+    """Those that no other one exceeds or equals in every direction, most values first."""
+    found: list[Batch] = []
+    for batch in sorted(batches, key=lambda batch: (-batch.num_values, batch.number)):
+        if not any(batch.needs_no_more_than(larger) for larger in found):
+            found.append(batch)
+    return found
+
+
+def on_its_worst(
+    script: Script, num_batches: int, traced: Callable, say: Callable
+) -> tuple[Script, str]:
+    """The script that trains on the worst of its first batches, and which one that is."""
+    say(f"asking the loader for {num_batches:,} batches")
+    loaders = Loaders(num_batches)
+    with suppress(Scanned):
+        traced(watched(script, loaders))
+    largest, number = largest_of(loaders.seen), f"{len(loaders.seen):,}"
+    first = largest[:MOST_TRACED]
+    tried = [(batch, watched(script, Loaders(num_batches, batch.number))) for batch in first]
+    if len(tried) > 1:
+        say(f"tracing {len(tried)} batches, none of which is the largest in every direction")
+        tried.sort(key=lambda one: traced(one[1]).peak_bytes, reverse=True)
+    (worst, changed), left = tried[0], len(largest) - len(tried)
+    words = f"Batch {worst.number:,} of {number} ({worst}) is the worst"
+    words += f" of {len(tried)} traced; {left} smaller ones were not" if left else ""
+    return changed, words
+
+
+def difference(batches: list[Batch]) -> str:
+    """That the first batches of a loader are not of one shape; nothing where they are."""
+    shapes = list(dict.fromkeys(map(str, batches)))
+    if len(shapes) < 2:
+        return ""
+    return f"The batches differ ({', '.join(shapes[:3])}): --batches 500 finds the worst of 500.\nWith these"

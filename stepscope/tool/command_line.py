@@ -33,55 +33,195 @@ in one line; 130 stopped by Ctrl-C.
 import argparse
 import json
 import os
+import re
 import sys
 import sysconfig
 import traceback
 from collections.abc import Sequence
-from contextlib import ExitStack, redirect_stdout
+from contextlib import ExitStack, redirect_stdout, suppress
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import NoReturn
 
 import memkit
-from memkit.units import format_bytes
-from stepscope.tool.arguments import UNUSABLE, parser
-from stepscope.tool.commands import COMMANDS, progress
+from memkit.cards import CARDS, Card
+from memkit.units import GIB, KIB, MIB, format_bytes
+from stepscope.tool.commands import COMMANDS, named, progress
 from stepscope.tracing.scratch_disk import FREE, SWITCH, sealed
+
+OWN = str(Path(__file__).parents[1]), str(Path(memkit.__file__).parent)
+ABOVE, UNUSABLE, STOPPED = 1, 2, 130
+UNITS = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+VENDORS = {"nvidia", "geforce", "tesla", "quadro", "amd", "instinct"}
+"""Words before a card's name that tell no two cards apart."""
+
+
+def bytes_in(text: str) -> int:
+    """A size such as 22GiB or 500MB in bytes.
+
+    >>> bytes_in("1.5 GiB"), bytes_in("24GB")
+    (1610612736, 24000000000)
+    """
+    size = re.fullmatch(r"(\d+(?:[.]\d+)?) *([KMG]i?B|B|)", text.strip())
+    if not size:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 22GiB, 500MiB or 24GB")
+    return int(Fraction(size[1]) * UNITS[size[2]])
+
+
+def number_in(text: str) -> int:
+    """A whole number; each command knows its own limits.
+
+    >>> number_in("32768"), number_in("16k")
+    (32768, 16384)
+    """
+    count = re.fullmatch(r"([+-]?\d+)([kKM]?)", text.strip())
+    if not count:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no whole number such as 2, or 16k for 16,384"
+        ) from None
+    return int(count[1]) * {"": 1, "k": KIB, "M": MIB}[count[2].replace("K", "k")]
+
+
+def assumption(text: str) -> tuple[str, float]:
+    """A line and the number that is assumed there.
+
+    >>> assumption("train.py:41=128")
+    ('train.py:41', 128)
+    """
+    line, _, number = text.rpartition("=")
+    try:
+        return line, int(number) if number.isdigit() else float(number)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form train.py:41=128") from None
+
+
+def card_named(text: str) -> Card:
+    """The card that somebody means: ``4090``, ``A100-80GB`` and ``NVIDIA H100`` are one; ``24GiB`` is any of that size.
+
+    Where several have the name, it is the one with least memory.
+
+    >>> card_named("4090").name, card_named("A100-80GB").name, card_named("24GiB").memory_bytes
+    ('RTX 4090', 'A100 PCIe 80 GB', 25769803776)
+
+    Raises: ValueError: no card is called so.
+    """
+    with suppress(argparse.ArgumentTypeError):
+        if (size := bytes_in(text)) >= GIB:
+            name, report = f"card of {text.strip()}", f"{size} bytes"
+            return replace(CARDS["A100 SXM 80 GB"], name=name, memory_report=report)
+    words = [word for word in re.findall(r"[a-z0-9]+", text.lower()) if word not in VENDORS]
+    words = [re.sub(r"^(\d+)gi?b?$", r"\1gb", re.sub(r"^sxm\d$", "sxm", word)) for word in words]
+    words = words if any(len(word) > 2 or not word.isdigit() for word in words) else []
+    tokens = {name: name.lower().split() for name in CARDS}
+    whole = [name for name in CARDS if "".join(words) == "".join(tokens[name])]
+    alike = [name for name in CARDS if words and set(words) <= runs_of(tokens[name])]
+    if whole or alike:
+        return min((CARDS[name] for name in whole or alike), key=lambda card: card.memory_bytes)
+    return named("card", text, CARDS)
+
+
+def runs_of(tokens: list[str]) -> set[str]:
+    """Every run of neighbouring words, joined: of "80", "gb" also "80gb"."""
+    return {"".join(tokens[i:j]) for i in range(len(tokens)) for j in range(i + 1, len(tokens) + 1)}
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Says in one line what it cannot use."""
+
+    def error(self, message: str) -> None:
+        self.exit(UNUSABLE, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def parser(description: str) -> OneLineParser:
+    """The arguments of every command; ``description`` is the text of ``--help``, exit codes at its end."""
+    doc, _, codes = description.replace("``", "").partition("Exit codes:")
+    codes = f"Exit codes:{codes}"
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--json", action="store_true", help="print the result as JSON")
+    limit = "exit 1 above this, such as 22GiB"
+    shared.add_argument("--fail-above", metavar="SIZE", type=bytes_in, help=limit)
+    raw = argparse.RawDescriptionHelpFormatter
+    main = OneLineParser(prog="stepscope", description=doc, epilog=codes, formatter_class=raw)
+    main.add_argument("--version", action="version", version=f"stepscope {memkit.__version__}")
+    commands = main.add_subparsers(dest="command", required=True)
+    kind = {"parents": [shared], "epilog": codes}
+    number = {"type": number_in, "metavar": "N"}
+
+    add = commands.add_parser("report", help="a program, traced without a GPU", **kind).add_argument
+    words = "build() makes model and optimizer and returns the step; or a script, with its arguments after --; "
+    words += "or a Hugging Face config.json"
+    add("target", metavar="my_module.py:build", help=words)
+    words = "what only values could say there: how many rows a mask keeps, or the value that is read or tested"
+    line = {"metavar": "FILE:LINE=N", "type": assumption}
+    add("--assume", action="append", default=[], help=words, **line)
+    words = "write the steps as a film: your lines and every block"
+    add("--film", metavar="FILE.html", help=words)
+    add("--steps", default=2, help="training steps to trace (2)", **number)
+    words = "ask a script's DataLoader for so many batches, and trace the worst of them"
+    add("--batches", default=0, help=words, **number)
+    words = "follow a script on through its first evaluation"
+    add("--until", choices=["eval"], help=words)
+    words = "the first rank of N that torchrun --nproc-per-node N would start (DDP, FSDP)"
+    add("--ranks", default=0, help=words, **number)
+    words = "the largest number that fits --card in place of this word among the script's arguments, such as "
+    add("--vary", metavar="N", help=words + "-- --batch-size N")
+    words = "the one card to be judged, such as 4090, A100-80GB or 24GiB; all without it"
+    add("--card", help=words)
+
+    words = "every plan that fits a card, and its code"
+    add = commands.add_parser("fit", help=words, **kind).add_argument
+    add("model", help="a name such as Llama-2-7B, or a config.json")
+    add("--card", required=True, help="a name such as 'RTX 4090'")
+    words = "tokens between two optimizer steps (16,384)"
+    add("--tokens", default=2**14, help=words, **number)
+    words = "tokens in a sequence (2,048, or as many as the model takes)"
+    add("--seq-len", help=words, **number)
+    add("--cards", default=1, help="so many equal cards (1)", **number)
+    words = "in PyTorch, for this book's model (plain) or one of Hugging Face's (transformers)"
+    add("--code", default="plain", metavar="KIND", help=words)
+    rank = number | {"metavar": "RANK"}
+    add("--lora", nargs="?", const=16, help="only plans of LoRA (16)", **rank)
+    words = "its layers, such as query,value; all, if none is named"
+    add("--targets", metavar="NAMES", help=words)
+    words = "the host's memory that offloading may take"
+    add("--host", type=bytes_in, metavar="SIZE", help=words)
+
+    commands.add_parser("list", help="the models and cards that have names", **kind)
+    add = commands.add_parser("snapshot", help="a recording of a GPU's memory", **kind).add_argument
+    add("file", help="what torch.cuda.memory._dump_snapshot wrote")
+    add("--device", type=number_in, help="the card, where the file has several")
+    return main
 
 
 def root_of(error: BaseException) -> BaseException:
     """The first of the errors from which this one was raised, as a traceback would print them."""
-    chain = [error]
-    while cause := chain[-1].__cause__ or (
-        None if chain[-1].__suppress_context__ else chain[-1].__context__
-    ):
-        if cause in chain:  # raised from itself
-            break
-        chain.append(cause)
-    return chain[-1]
+    seen = []
+    while error is not None and error not in seen:  # one may be raised from itself
+        seen.append(error)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return seen[-1]
 
 
 def in_words(error: BaseException) -> str:
     """What happened in one line, with the program's own line at which it did, where there is one."""
     words = " ".join(str(error).split()) or type(error).__name__
     words = words if isinstance(error, ValueError) else f"{type(error).__name__}: {words}"
-    own = str(Path(__file__).parents[1]), str(Path(memkit.__file__).parent)
-    others = (*own, sysconfig.get_path("stdlib"), "<")
     frames = traceback.extract_tb(error.__traceback__)
     if FREE and "Permission denied" in words:
         words += f": a report leaves the disk as it found it; leave this out where os.environ has {SWITCH}"
-    root = error if frames[-1].filename.startswith(own) else root_of(error)
-    if root is not error:
-        words = (
-            f"{words} (from {' '.join(f'{type(root).__name__}: {root}'.split()).removesuffix(':')})"
-        )
-    frames = [f for f in frames if not f.filename.startswith(others)]
+    root = root_of(error)
+    if root is not error and not frames[-1].filename.startswith(OWN):
+        reason = " ".join(f"{type(root).__name__}: {root}".split())
+        words += f" (from {reason.removesuffix(':')})"
+    others = (*OWN, sysconfig.get_path("stdlib"), "<")
     places = [
-        f"{Path(f.filename).name}:{f.lineno}" for f in frames if "site-packages" not in f.filename
+        f"{Path(frame.filename).name}:{frame.lineno}"
+        for frame in frames
+        if not frame.filename.startswith(others) and "site-packages" not in frame.filename
     ]
     return words if not places or places[-1] in words else f"{words} ({places[-1]})"
-
-
-ABOVE, STOPPED = 1, 130
 
 
 def answer(options: argparse.Namespace) -> int:
@@ -98,16 +238,17 @@ def answer(options: argparse.Namespace) -> int:
     options.begin = begin
     with ExitStack() as options.until_printed:
         with redirect_stdout(sys.stderr):  # what a program prints is none of the result
+            if getattr(options, "card", None):
+                options.card = card_named(options.card)
             num_bytes, text, data = COMMANDS[options.command](options)
         progress()
         tell(json.dumps(data, indent=1) if options.json else text)
+    limit = options.fail_above
     if num_bytes == sys.maxsize:  # no plan fits
         return ABOVE
-    if options.fail_above is not None and num_bytes > options.fail_above:
-        print(
-            f"stepscope: {format_bytes(num_bytes)} is above {format_bytes(options.fail_above)}",
-            file=sys.stderr,
-        )
+    if limit is not None and num_bytes > limit:
+        words = f"stepscope: {format_bytes(num_bytes)} is above {format_bytes(limit)}"
+        print(words, file=sys.stderr)
         return ABOVE
     return 0
 

@@ -6,14 +6,23 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from memkit.units import aligned_table, as_whole_number, format_bytes, format_count
-from stepscope.tool.arguments import card_named, named
-from stepscope.tracing.scratch_disk import unsealed
+from memkit.cards import CARDS
+from memkit.formula.parameters import count_parameters
+from memkit.units import aligned_table, as_one_of, as_whole_number, format_bytes, format_count
+from stepscope.advice.diagnosis import changes_in_words, diagnose_memory
+from stepscope.advice.left_out import left_out_of
+from stepscope.allocator.replay import replay_trace
+from stepscope.experts import PUBLISHED_MODELS
+from stepscope.hugging_face import model_of_config, read_config
+from stepscope.planner.code import code_of
+from stepscope.planner.search import find_plans
+from stepscope.setup import AdapterConfig, linear_layers
+from stepscope.tracing.scratch_disk import on_scratch_disk, unsealed
 
 MOST = 2**16
 """No larger number is tried."""
@@ -82,18 +91,19 @@ Found = tuple[int, str, dict]
 SCRIPTS = (".py", ".ipynb")
 
 
+def named(kind: str, name: str, known: Mapping) -> object:
+    """What is called ``name``, in capitals or not. Raises: ValueError: nothing is."""
+    by_lower_case = {key.casefold(): key for key in known}
+    return known[as_one_of(kind, by_lower_case.get(name.casefold(), name), known)]
+
+
 def is_config(text: str) -> bool:
     """Whether this names a config.json or the folder of one."""
     return text.endswith(".json") or Path(text).is_dir()
 
 
 def loaded_build(target: str, arguments: Sequence[str] = ()) -> Callable:
-    """The function ``name`` of ``file.py:name`` or ``package.module:name``; for a config.json a step of its model.
-
-    For a file.py alone: the script, with its ``arguments``.
-
-    Raises: ValueError: there is no such file, module or function.
-    """
+    """The function ``file.py:name`` or ``package.module:name``, the step of a config.json's model, or a script."""
     if is_config(target):
         from stepscope.program.hugging_face import hugging_face_build
 
@@ -106,8 +116,8 @@ def loaded_build(target: str, arguments: Sequence[str] = ()) -> Callable:
         raise ValueError(
             f"{' '.join(arguments)!r}: only a script, such as train.py, takes arguments"
         )
-    place, colon, name = target.rpartition(":")
-    if not colon or not place or not name:
+    place, _, name = target.rpartition(":")
+    if not place or not name:
         raise ValueError(
             f"{target!r} is not of the form my_module.py:build or package.module:build, nor a script (train.py) or a "
             "config.json"
@@ -118,20 +128,17 @@ def loaded_build(target: str, arguments: Sequence[str] = ()) -> Callable:
             raise ValueError(f"{place!r} is no file")
         sys.path.insert(0, str(path.resolve().parent))
         spec = importlib.util.spec_from_file_location(path.stem, path)
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module
+        module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     else:
         sys.path.insert(0, "")
         module = importlib.import_module(place)
-    if not callable(getattr(module, name, None)):
-        there = [
-            key
-            for key, value in vars(module).items()
-            if callable(value) and not key.startswith("_")
-        ]
-        raise ValueError(f"{place!r} has no function {name!r}; it has {', '.join(there) or 'none'}")
-    return getattr(module, name)
+    found = getattr(module, name, None)
+    if not callable(found):
+        public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
+        there = ", ".join(key for key, value in public.items() if callable(value))
+        raise ValueError(f"{place!r} has no function {name!r}; it has {there or 'none'}")
+    return found
 
 
 def progress(words: str = "") -> None:
@@ -153,37 +160,32 @@ def report_command(options: argparse.Namespace) -> Found:
         raise ValueError(
             "stepscope report traces a program with PyTorch, which is not installed: pip install torch"
         )
-    card = card_named(options.card) if options.card else None
     of_scripts = options.batches, options.vary, options.until, options.ranks
     if any(of_scripts) and not options.target.endswith(SCRIPTS):
         raise ValueError(
             f"--batches, --until, --vary and --ranks run a script such as train.py, not {options.target!r}"
         )
-    from stepscope.advice.diagnosis import changes_in_words
     from stepscope.tool.program_report import report_on
-    from stepscope.tool.script import NoEvaluation
-    from stepscope.tracing.scratch_disk import on_scratch_disk
+    from stepscope.tool.script import NoEvaluation, Script
 
     # From the program's first import until its report is printed: a thread of the program's may go on.
     disk = options.until_printed.enter_context(on_scratch_disk())
     film = options.film and os.path.abspath(options.film)
     build = loaded_build(options.target, options.script_arguments)
-    if options.until:
-        build = replace(build, until_eval=True)
-    if as_whole_number("--ranks", options.ranks, 0):
-        build = replace(build, ranks=options.ranks)
     as_whole_number("--batches", options.batches, 0)
+    if isinstance(build, Script):
+        ranks = as_whole_number("--ranks", options.ranks, 0)
+        build = replace(build, until_eval=bool(options.until), ranks=ranks)
     if options.vary:
-        return largest_found(options, build, card)
-    name = options.target + f", rank 0 of {options.ranks}" * bool(options.ranks)
+        return largest_found(options, build)
     report = partial(
         report_on,
-        name=name,
+        name=options.target + f", rank 0 of {options.ranks}" * bool(options.ranks),
         steps=options.steps,
         say=progress,
         assume=dict(options.assume),
         num_batches=options.batches,
-        card=card,
+        card=options.card,
         begin=options.begin,
     )
     try:
@@ -191,12 +193,10 @@ def report_command(options: argparse.Namespace) -> Found:
     except NoEvaluation:
         if not options.until or not build.cuts_epoch:
             raise
-        progress(
-            "no evaluation at the end of the epoch that was cut short: following all its steps"
-        )
+        progress("no evaluation at the end of the epoch cut short: following all its steps")
         result = report(replace(build, cuts_epoch=False))
     if film:
-        from memkit.widgets.step_film import StepFilm
+        from memkit.widgets.step_film import StepFilm  # loads ipywidgets
 
         disk.given.add(os.path.realpath(film))
         unsealed(StepFilm(result.trace, title=f"{result.name}: {options.steps} steps").save, film)
@@ -204,38 +204,37 @@ def report_command(options: argparse.Namespace) -> Found:
     return result.expected_bytes, changes_in_words(result.changes), report_as_data(result)
 
 
+def fields(thing: object, names: str) -> dict:
+    """These fields of a thing, as plain data."""
+    return {name: getattr(thing, name) for name in names.split()}
+
+
 def report_as_data(result) -> dict:
     """A report as plain data."""
     from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE
 
-    return {
-        "name": result.name,
-        "batches": result.batches,
-        "allocated_bytes": result.allocated_bytes,
-        "reserved_bytes": result.page.result.peak_reserved_bytes,
-        "expected_bytes": result.expected_bytes,
-        "peak": asdict(result.timeline.peak),
+    provenance = result.trace.provenance
+    return fields(result, "name batches allocated_bytes expected_bytes") | {
+        "reserved_bytes": result.replay.peak_reserved_bytes,
+        "peak": asdict(result.trace.for_step(result.trace.peak.step).peak),
         "moment": result.page.moment,
         "lines": [asdict(line) for line in result.page.lines],
         "changes": changes_as_data(result.changes),
         "growing": [asdict(line) for line in result.page.growing],
-        "own_line": result.trace.provenance.get(OWN_LINE, ""),
-        "about_number": result.trace.provenance.get(ABOUT_NUMBER, "").splitlines(),
+        "own_line": provenance.get(OWN_LINE, ""),
+        "about_number": provenance.get(ABOUT_NUMBER, "").splitlines(),
         "left_out": [asdict(item) for item in result.left_out],
         "cards": [{**asdict(fit), "verdict": fit.verdict} for fit in result.fits],
     }
 
 
-def largest_found(options: argparse.Namespace, script, card) -> Found:
+def largest_found(options: argparse.Namespace, script) -> Found:
     """``stepscope report --vary N``: the largest number in the place of N with which the script should fit the card."""
-    from stepscope.advice.left_out import left_out_of
-    from stepscope.allocator.replay import replay_trace
-    from stepscope.tool.batches import Loaders, on_its_worst, watched
-    from stepscope.tool.changed import changed_build
+    from stepscope.tool.changed import Loaders, changed_build, on_its_worst, watched
     from stepscope.tool.program_report import fits_on
     from stepscope.tracing.trace import trace_script
 
-    word = options.vary
+    word, card = options.vary, options.card
     place = re.compile(rf"(?<![^=]){re.escape(word)}$")
     if card is None:
         raise ValueError(f"--vary {word} needs the card that is to be filled: --card 'RTX 4090'")
@@ -250,13 +249,10 @@ def largest_found(options: argparse.Namespace, script, card) -> Found:
 
     def spare_with(build: Callable, number: int) -> int:
         progress(f"tracing with {word} = {number:,}")
-        varied = replace(
-            build, arguments=tuple(place.sub(str(number), word) for word in script.arguments)
-        )
-        varied = watched(varied, loaders := Loaders())
-        traced = partial(
-            trace_script, steps=options.steps + bool(options.batches), assume=dict(options.assume)
-        )
+        arguments = tuple(place.sub(str(number), argument) for argument in script.arguments)
+        varied = watched(replace(build, arguments=arguments), loaders := Loaders())
+        steps = options.steps + bool(options.batches)
+        traced = partial(trace_script, steps=steps, assume=dict(options.assume))
         failed = None
         try:
             if options.batches:
@@ -274,68 +270,43 @@ def largest_found(options: argparse.Namespace, script, card) -> Found:
         [fit] = fits_on(card, left_out_of(trace), replay_trace(trace).peak_allocated_bytes)
         return fit.expected_bytes
 
-    rows = [
-        (f"{Path(options.target).name} on one {card.name}", f"the largest {word} that should fit")
-    ]
     plain = largest_that_fits(partial(spare_with, script))
     try:
         recomputed = largest_that_fits(partial(spare_with, changed_build(script, "checkpointed")))
     except ValueError as error:
         recomputed = f"not traced: {error}"
-    rows += [("as it is", str(plain)), ("with full recomputation", str(recomputed))]
-    data = {
-        "largest": plain.number,
-        "recomputed": getattr(recomputed, "number", None),
-        "card": card.name,
-    }
+    head = f"{Path(options.target).name} on one {card.name}", f"the largest {word} that should fit"
+    rows = [head, ("as it is", str(plain)), ("with full recomputation", str(recomputed))]
+    more = getattr(recomputed, "number", None)
+    data = {"largest": plain.number, "recomputed": more, "card": card.name}
     return 0 if plain.number else sys.maxsize, aligned_table(rows), data
 
 
 def list_command(options: argparse.Namespace) -> Found:
     """``stepscope list``: the names that ``fit`` and ``report`` take."""
-    from memkit.cards import CARDS
-    from memkit.formula.parameters import count_parameters
-    from stepscope.experts import PUBLISHED_MODELS
-
     models = {name: count_parameters(model) for name, model in PUBLISHED_MODELS.items()}
     cards = {name: card.memory_bytes for name, card in CARDS.items()}
-    tables = (
-        [("model", "parameters"), *((name, format_count(count)) for name, count in models.items())],
-        [("card", "memory"), *((name, format_bytes(size)) for name, size in cards.items())],
-    )
+    counts = [("model", "parameters"), *((name, format_count(n)) for name, n in models.items())]
+    sizes = [("card", "memory"), *((name, format_bytes(size)) for name, size in cards.items())]
     other = "Another model: its config.json in place of a name."
-    return 0, "\n\n".join([*map(aligned_table, tables), other]), {"models": models, "cards": cards}
+    text = "\n\n".join([aligned_table(counts), aligned_table(sizes), other])
+    return 0, text, {"models": models, "cards": cards}
 
 
 def changes_as_data(changes: Sequence) -> list[dict]:
     """Effects as plain data."""
-    return [
-        {
-            "name": c.name,
-            "why": c.why,
-            "before_bytes": c.before_bytes,
-            "after_bytes": c.after_bytes,
-            "known_by": c.how,
-        }
-        for c in changes
-    ]
+    return [fields(c, "name why before_bytes after_bytes") | {"known_by": c.how} for c in changes]
 
 
 def fit_command(options: argparse.Namespace) -> Found:
     """``stepscope fit``: the plans that fit, and the code of the one with the least price."""
-    from memkit.cards import CARDS
-    from stepscope.experts import PUBLISHED_MODELS
-    from stepscope.hugging_face import model_of_config, read_config
-    from stepscope.planner.code import code_of
-    from stepscope.planner.search import find_plans
-    from stepscope.setup import AdapterConfig, linear_layers
-
     if is_config(options.model):
         lengths = dict.fromkeys(("max_position_embeddings", "n_positions"), options.seq_len or 2048)
         model = model_of_config(lengths | read_config(options.model))
     else:
         model = named("model", options.model, PUBLISHED_MODELS)
-    card, adapter = named("card", options.card, CARDS), None
+    # no card of a mere size, whose times nobody knows
+    card, adapter = named("card", options.card.name, CARDS), None
     if options.lora is not None or options.targets:
         targets = tuple(options.targets.split(",")) if options.targets else linear_layers(model)
         adapter = AdapterConfig(rank=16 if options.lora is None else options.lora, targets=targets)
@@ -374,24 +345,15 @@ def fit_command(options: argparse.Namespace) -> Found:
 
 def plan_as_data(plan) -> dict:
     """A plan as plain data."""
-    return {
-        "name": plan.name,
+    return fields(plan, "name peak_bytes traced_bytes seconds host_bytes gives_up price") | {
         "layout": plan.layout and plan.layout.name,
-        "peak_bytes": plan.peak_bytes,
-        "traced_bytes": plan.traced_bytes,
-        "seconds": plan.seconds,
         "to_spare_bytes": plan.fit.expected_bytes,
-        "host_bytes": plan.host_bytes,
         "verdict": plan.fit.verdict,
-        "gives_up": plan.gives_up,
-        "price": plan.price,
     }
 
 
 def snapshot_command(options: argparse.Namespace) -> Found:
     """``stepscope snapshot``: as ``report``, of a recording."""
-    from stepscope.advice.diagnosis import diagnose_memory
-
     progress(f"replaying {options.file}")
     if not Path(options.file).is_file():
         raise ValueError(f"{options.file!r} is no file")
@@ -406,7 +368,7 @@ def snapshot_command(options: argparse.Namespace) -> Found:
         "growing": [asdict(line) for line in page.growing],
         "lines": [asdict(line) for line in page.lines],
         "changes": changes_as_data(page.changes),
-        "cures": [{"name": cure.name, "why": cure.why} for cure in page.cures],
+        "cures": [fields(cure, "name why") for cure in page.cures],
     }
     return page.result.peak_reserved_bytes, str(page), data
 

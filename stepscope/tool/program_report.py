@@ -1,12 +1,14 @@
 """A report on a program nobody has run: its peak by part, moment and line, the cards it fits, what would help.
 
 The changes that help most are tried on the program itself where that can be done from outside, and traced a second
-time: only what was traced again is promised. Loads torch when it is called.
+time: only what was traced again is promised.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from memkit.cards import CARDS, Card
 from memkit.fit import Fit, fit_on
@@ -29,31 +31,43 @@ from stepscope.advice.diagnosis import (
 )
 from stepscope.advice.left_out import LeftOut, fits_of, left_out_in_words, left_out_of
 from stepscope.allocator.replay import Replay, replay_trace
+from stepscope.tool.changed import (
+    Loaders,
+    changed_build,
+    difference,
+    half_batch_option,
+    on_its_worst,
+    watched,
+)
+from stepscope.tool.script import Script
+from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE
+from stepscope.tracing.trace import trace_script
 
 STEPS_OF_A_LEAK = 4
 """Fewer steps show no leak."""
 
+NO_CARD_FITS = "no card of the table has room for it"
 NUM_TRIED, NUM_CHANGES = 6, 3
 """So many of the cures that the trace points to are traced again, and so many that helped are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What ``stepscope report`` shows: the trace, its step with the peak, the page about it, and what follows."""
+    """What ``stepscope report`` shows: the trace and its replay, the page about its peak, and what follows."""
 
     name: str
     trace: MemoryTimeline
-    timeline: MemoryTimeline
-    page: Diagnosis
-    changes: tuple[Effect, ...]
+    replay: Replay
     left_out: tuple[LeftOut, ...]
     fits: tuple[Fit, ...]
     batches: str = ""
+    page: Diagnosis | None = None  # not before the first line is said
+    changes: tuple[Effect, ...] = ()
 
     @property
     def allocated_bytes(self) -> int:
         """Bytes allocated at the peak: the tensors', rounded up, and ends of blocks that are not split off."""
-        return self.page.result.peak_allocated_bytes
+        return self.replay.peak_allocated_bytes
 
     @property
     def expected_bytes(self) -> int:
@@ -67,16 +81,23 @@ class Report:
 
     @property
     def headline(self) -> str:
-        """The first line, or two of them."""
-        return headline(
-            self.name, self.trace, self.page.result, self.left_out, self.fits, self.batches
-        )
+        """The peak, its moment, the program's own line then, and the least card that it fits, or the one asked."""
+        line = self.trace.provenance.get(OWN_LINE, "")
+        fit = self.fits[0]
+        if len(self.fits) > 1:
+            enough = [fit for fit in self.fits if fit.is_expected]
+            fit = min(enough, key=lambda fit: CARDS[fit.card].memory_bytes, default=None)
+        verdict = f"it {fit.verdict} on one {fit.card}" if fit else NO_CARD_FITS
+        expected = format_bytes(self.expected_bytes)
+        moment = self.trace.events.moment(self.replay.peak_event)
+        allocated = format_bytes(self.allocated_bytes)
+        total = f"{self.name}: {allocated} allocated at the peak, in {moment}"
+        total += f", at {line}" * bool(line) + f"; {expected} expected on the card: {verdict}."
+        return f"{self.batches}: {expected}; {verdict}.\n{total}" if self.batches else total
 
     @property
     def details(self) -> str:
         """What else is known when the program has been traced once."""
-        from stepscope.tracing.log import ABOUT_NUMBER
-
         said = []
         if (unsplit := self.allocated_bytes - self.trace.peak_bytes) > 0:
             said.append(
@@ -98,42 +119,16 @@ class Report:
             [fit.card, format_bytes(fit.expected_bytes).replace("-", "−"), fit.verdict]
             for fit in self.fits
         ]
-        lines = [
-            ("made at the peak by", "part", "blocks", "bytes"),
-            *(line.row for line in self.page.lines),
-        ]
-        tables = (
-            str(self.timeline),
-            aligned_table(lines),
-            left_out_in_words(self.left_out),
-            aligned_table(fits),
-        )
+        lines = [("made at the peak by", "part", "blocks", "bytes")]
+        lines += [line.row for line in self.page.lines]
+        step = self.trace.for_step(self.trace.peak.step)
+        words = left_out_in_words(self.left_out)
+        tables = str(step), aligned_table(lines), words, aligned_table(fits)
         start = "\n".join(said)
         return "\n\n".join([*[start][: len(said)], *growth_in_words(self.page.growing), *tables])
 
     def __str__(self) -> str:
         return f"{self.headline}\n\n{self.details}\n\n{changes_in_words(self.changes)}"
-
-
-def headline(
-    name: str, trace: MemoryTimeline, result: Replay, left_out, fits: tuple[Fit, ...], batches: str
-) -> str:
-    """The peak, its moment, the program's own line that ran then, and the least card that it fits, or the one asked."""
-    from stepscope.tracing.log import OWN_LINE
-
-    expected = format_bytes(
-        result.peak_allocated_bytes + sum(item.expected_bytes for item in left_out)
-    )
-    line, moment = trace.provenance.get(OWN_LINE, ""), trace.events.moment(result.peak_event)
-    fit = fits[0] if len(fits) == 1 else smallest_that_fits(fits)
-    verdict = (
-        f"it {fit.verdict} on one {fit.card}" if fit else "no card of the table has room for it"
-    )
-    total = (
-        f"{name}: {format_bytes(result.peak_allocated_bytes)} allocated at the peak, in {moment}"
-    )
-    total += f", at {line}" * bool(line) + f"; {expected} expected on the card: {verdict}."
-    return f"{batches}: {expected}; {verdict}.\n{total}" if batches else total
 
 
 def fits_on(
@@ -143,18 +138,8 @@ def fits_on(
     if card is None:
         return fits_of(left_out, allocated_bytes)
     holes = left_out[-1]
-    return (
-        fit_on(card, allocated_bytes, (holes.low_bytes, holes.expected_bytes, holes.high_bytes)),
-    )
-
-
-def smallest_that_fits(fits: tuple[Fit, ...]) -> Fit | None:
-    """Of the cards with room, as far as one can expect, the one with least memory."""
-    return min(
-        (fit for fit in fits if fit.is_expected),
-        key=lambda fit: CARDS[fit.card].memory_bytes,
-        default=None,
-    )
+    ranges = holes.low_bytes, holes.expected_bytes, holes.high_bytes
+    return (fit_on(card, allocated_bytes, ranges),)
 
 
 def report_on(
@@ -180,64 +165,57 @@ def report_on(
     >>> [change.name for change in report.changes]
     ['8-bit AdamW']
     """
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-
-    from stepscope.tool.batches import Loaders, difference, on_its_worst, watched
-    from stepscope.tool.changed import changed_build
-    from stepscope.tool.script import Script
-    from stepscope.tracing.trace import trace_script
-
     steps += bool(num_batches)  # the second step's batch may have been fetched before the first
     traced = partial(trace_script, steps=steps, say=say, assume=assume)
-    loaders = Loaders()
-    batches = ""
-    script, changed = build, partial(changed_build, build)
+    loaders, batches, script = Loaders(), "", build
     if num_batches:
         build, batches = on_its_worst(script, num_batches, traced, say)
 
-        def changed(name: str) -> Callable:
-            halved = partial(
-                on_its_worst, changed_build(script, name), 2 * num_batches, traced, say
-            )
-            return halved()[0] if name == "half_batch" else changed_build(build, name)
+    def trace_of(change: str) -> MemoryTimeline:
+        """A trace of the program with this change; half the batches, and the worst of twice as many, are asked for."""
+        if change != "half_batch" or not num_batches:
+            return traced(changed_build(build, change))
+        return traced(on_its_worst(changed_build(script, change), 2 * num_batches, traced, say)[0])
 
     say(f"tracing {steps} steps of {name}")
     optimizers: set[str] = set()
     counted = register_optimizer_step_post_hook(
         lambda optimizer, *_: optimizers.add(type(optimizer).__name__)
     )
+    is_watched = isinstance(build, Script) and not num_batches
     try:
-        trace = traced(
-            watched(build, loaders) if isinstance(build, Script) and not num_batches else build
-        )
+        trace = traced(watched(build, loaders) if is_watched else build)
     finally:
         counted.remove()
-    result = replay_trace(trace)
-    left_out = left_out_of(trace)
-    batches = batches or difference(loaders.seen)
-    fits = fits_on(card, left_out, result.peak_allocated_bytes)
-    begin(headline(name, trace, result, left_out, fits, batches))
-    say(f"replaying {len(trace.events):,} events")
-    page = diagnose_memory(trace)
+    replay, left_out = replay_trace(trace), left_out_of(trace)
     report = Report(
         name=name,
         trace=trace,
-        timeline=trace.for_step(trace.peak.step),
-        page=replace(page, growing=grown(page, traced, build, steps, say)),
-        changes=(),
+        replay=replay,
         left_out=left_out,
-        fits=fits,
-        batches=batches,
+        fits=fits_on(card, left_out, replay.peak_allocated_bytes),
+        batches=batches or difference(loaders.seen),
     )
+    begin(report.headline)
+    say(f"replaying {len(trace.events):,} events")
+    page = diagnose_memory(trace)
+    report = replace(report, page=replace(page, growing=grown(page, traced, build, steps, say)))
     begin(report.details)
     cures = [cure for cure in page.cures if cure is not EIGHT_BIT or optimizers & {"Adam", "AdamW"}]
     if HALF_BATCH not in cures:  # what everybody tries first is traced in any case
         cures.insert(0, HALF_BATCH)
-    known = (
-        *page.changes,
-        *verified(script, changed, cures, page.peak_reserved_bytes, traced, say),
-    )
+    known = *page.changes, *verified(script, cures, page.peak_reserved_bytes, trace_of, say)
     return replace(report, changes=tuple(best_of_each_kind(helpful(known), NUM_CHANGES)))
+
+
+def tried(say: Callable, words: str, trace: Callable[[], MemoryTimeline]) -> MemoryTimeline | None:
+    """A further trace of any program; None, and a word about it, where there is none."""
+    say(words)
+    try:
+        return trace()
+    except Exception as error:  # noqa: BLE001 - what cannot be done to a program is not advised
+        say(f"not traced ({type(error).__name__}: {error})")
+        return None
 
 
 def grown(
@@ -246,43 +224,26 @@ def grown(
     """What still grows over four steps: a batch that is fetched ahead grows once, and a leak goes on."""
     if not page.growing or steps >= STEPS_OF_A_LEAK:
         return page.growing
-    say(f"tracing {STEPS_OF_A_LEAK} steps, for something grows")
-    try:
-        longer = traced(build, steps=STEPS_OF_A_LEAK)
-    except Exception as error:  # noqa: BLE001 - any program; it may have no more steps
-        say(f"not traced ({type(error).__name__}: {error})")
-        return page.growing
-    return diagnose_memory(longer).growing
+    words = f"tracing {STEPS_OF_A_LEAK} steps, for something grows"
+    longer = tried(say, words, partial(traced, build, steps=STEPS_OF_A_LEAK))
+    return page.growing if longer is None else diagnose_memory(longer).growing
 
 
 def verified(
-    build: Callable,
-    changed: Callable,
-    cures: Sequence[Change],
-    before_bytes: int,
-    traced: Callable,
-    say: Callable,
+    build: Callable, cures: Sequence[Change], before_bytes: int, trace_of: Callable, say: Callable
 ) -> Iterator[Effect]:
-    """The cures that can be made, each known by a trace of the program with that change.
-
-    ``changed(name)`` is ``build`` with a change made.
-    """
-    from stepscope.tool.changed import half_batch_option
-    from stepscope.tool.script import Script
-
+    """The cures that can be made, each known by a trace of the program with that change, ``trace_of(name)``."""
     is_script = isinstance(build, Script)  # nobody can halve from outside what build() makes
-    option = half_batch_option(build) if is_script else ""
+    option = half_batch_option(build)[0] if is_script else ""
     possible = [cure for cure in cures if cure.program and (is_script or cure is not HALF_BATCH)]
     for cure in possible[:NUM_TRIED]:
-        say(f"tracing again: {cure.name}")
-        try:
-            trace = traced(changed(cure.program))
-        except Exception as error:  # noqa: BLE001 - any program; what cannot be done to it is not advised
-            say(f"not traced ({type(error).__name__}: {error})")
+        trace = tried(say, f"tracing again: {cure.name}", partial(trace_of, cure.program))
+        if trace is None:
             continue
-        name = f"{cure.name} ({' '.join(option)})" if option and cure is HALF_BATCH else cure.name
-        after = replay_trace(trace).peak_reserved_bytes
-        change = replace(cure, name=name)
+        name = f"{cure.name} ({option})" if option and cure is HALF_BATCH else cure.name
         yield Effect(
-            change=change, before_bytes=before_bytes, after_bytes=after, how="second trace"
+            change=replace(cure, name=name),
+            before_bytes=before_bytes,
+            after_bytes=replay_trace(trace).peak_reserved_bytes,
+            how="second trace",
         )

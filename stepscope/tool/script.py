@@ -21,10 +21,9 @@ import os
 import re
 import runpy
 import sys
-import sysconfig
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest.mock import patch
@@ -35,21 +34,11 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stepscope.tracing.ranks import names_of_torchrun
-from stepscope.tracing.refusals import KIT_HOME, OWN_HOME
+from stepscope.tracing.refusals import KIT_HOME, OWN_HOME, STANDARD_HOME
 
-LEFT_OUT = {
-    "matplotlib",
-    "load_ext",
-    "reload_ext",
-    "autoreload",
-    "config",
-    "pip",
-    "conda",
-    "env",
-    "bash",
-    "sh",
-    "html",
-}
+LEFT_OUT = set(
+    "matplotlib load_ext reload_ext autoreload config pip conda env bash sh html".split()
+)
 TIMED = {"time", "capture"}
 """Magics of a cell or a line around Python, which runs."""
 
@@ -57,10 +46,7 @@ MAGIC = re.compile(r"^(\s*)(?:(%{1,2})(\w+)|!)(.*)$")
 
 
 def cells_of(path: str) -> list[tuple[str, str]]:
-    """Name and Python of each code cell.
-
-    Raises: ValueError: no notebook, or a magic that may do what the program needs.
-    """
+    """Name and Python of each code cell. Raises: ValueError: a magic that may do what the program needs."""
     try:
         cells = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
         texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
@@ -68,24 +54,18 @@ def cells_of(path: str) -> list[tuple[str, str]]:
         raise ValueError(
             f"{path!r} is no notebook as Jupyter writes it since 2015 (format 4)"
         ) from None
-    return [
-        (name, as_python(text, name))
-        for name, text in ((f"{path} cell {n}", t) for n, t in enumerate(texts, 1))
-    ]
+    names = [f"{path} cell {number}" for number in range(1, len(texts) + 1)]
+    return [(name, as_python(text, name)) for name, text in zip(names, texts, strict=True)]
 
 
 def as_python(text: str, name: str) -> str:
     """A cell's text without magics; each line keeps its number. Raises: ValueError: as ``cells_of``."""
-    try:
+    with suppress(SyntaxError):
         ast.parse(text)
-    except SyntaxError:
-        pass
-    else:
         return text  # as it is: where a line of Python begins with %, nobody touches it
     lines = text.split("\n")
     for number, line in enumerate(lines):
-        found = MAGIC.match(line)
-        if not found:
+        if not (found := MAGIC.match(line)):
             continue
         indent, percents, magic, rest = found.groups()
         if magic and magic not in LEFT_OUT | TIMED:
@@ -94,9 +74,8 @@ def as_python(text: str, name: str) -> str:
             )
         if percents == "%%" and magic in LEFT_OUT:
             return ""
-        lines[number] = (
-            f"{indent}{rest.strip()}" if magic in TIMED and percents == "%" else f"{indent}pass"
-        )
+        is_python = magic in TIMED and percents == "%"
+        lines[number] = indent + (rest.strip() if is_python else "pass")
     return "\n".join(lines)
 
 
@@ -108,20 +87,14 @@ class NoEvaluation(ValueError):
     """A script was followed to its end and has not evaluated; where its epoch was cut, it may do so within."""
 
 
-@contextmanager
-def nothing_to_do():
-    """What is around the building of a program that is not changed."""
-    yield lambda: None
-
-
 @dataclass(frozen=True)
 class Script:
     """The file of a training script and its arguments.
 
-    ``during_build`` and ``during_step`` are what ``changed_build`` puts around a program. The first one yields a
-    function that is called before the first step. ``until_eval``: the script is followed on until a module in
-    evaluation has run after a step; its loader then hands out no more for training, if it ``cuts_epoch``. ``ranks``: it
-    is the first of so many that ``torchrun`` would start.
+    ``until_eval``: the script is followed on until a module in evaluation has run after a step; its loader then hands
+    out no more for training, if it ``cuts_epoch``. ``ranks``: it is the first of so many that ``torchrun`` would start.
+    ``around``: what ``changed_build`` puts around its building, which yields a function that is called before the first
+    step, and around its steps.
 
     Raises: ValueError: ``path`` is no file.
 
@@ -135,8 +108,7 @@ class Script:
     until_eval: bool = False
     cuts_epoch: bool = True
     ranks: int = 0
-    during_build: Callable[[], AbstractContextManager[Callable[[], None]]] = nothing_to_do
-    during_step: Callable[[], AbstractContextManager[object]] = nullcontext
+    around: tuple[tuple[Callable, Callable], ...] = ()
 
     def __post_init__(self):
         if not Path(self.path).is_file():
@@ -144,18 +116,7 @@ class Script:
 
     def also(self, during_build: Callable, during_step: Callable) -> "Script":
         """The script with this, too, around its building and around its steps."""
-
-        @contextmanager
-        def building():
-            with self.during_build() as made, during_build() as made_too:
-                yield lambda: (made(), made_too())
-
-        @contextmanager
-        def stepping():
-            with self.during_step(), during_step():
-                yield
-
-        return replace(self, during_build=building, during_step=stepping)
+        return replace(self, around=(*self.around, (during_build, during_step)))
 
     def import_libraries(self) -> None:
         """Import the libraries that the program imports, before a card is pretended; its own modules come after that.
@@ -170,24 +131,15 @@ class Script:
             if file in done or not file.is_file():
                 continue
             done.add(file)
-            with suppress(SyntaxError, UnicodeDecodeError):
-                for statement in imports_in(
-                    ast.parse("\n".join(text for _, text in texts_of(file)))
-                ):
-                    root = (
-                        getattr(statement, "module", None) or statement.names[0].name
-                    ).partition(".")[0]
-                    places = places_of(root, folder)
-                    if any(is_own(root, str(place), folder) for place in places):
-                        waiting += [
-                            file
-                            for place in places
-                            for file in (place, *place.parent.rglob("*.py"))
-                            if place.name == "__init__.py" or file == place
-                        ]
-                    else:
-                        with suppress(Exception):
-                            exec(compile(ast.Module([statement], []), str(file), "exec"), {})  # noqa: S102 - the script's own imports
+            for root, statement in imports_in(file):
+                places = places_of(root, folder)
+                if not any(is_own(root, str(place), folder) for place in places):
+                    with suppress(Exception):
+                        exec(compile(ast.Module([statement], []), str(file), "exec"), {})  # noqa: S102 - the script's own imports
+                    continue
+                for place in places:
+                    is_package = place.name == "__init__.py"
+                    waiting += place.parent.rglob("*.py") if is_package else [place]
 
     def run(self, steps: int, program, recorder) -> None:
         """Run the script until it has done ``steps`` steps, and tell ``recorder`` where each begins and ends.
@@ -211,9 +163,8 @@ class Script:
                 ending = f" with exit code {error.code}" if error.code else ""
             finally:  # a second run makes anew what the script's own modules make when they are imported
                 for name in set(sys.modules) - before:
-                    if is_own(
-                        name.partition(".")[0], getattr(sys.modules[name], "__file__", None), folder
-                    ):
+                    file = getattr(sys.modules[name], "__file__", None)
+                    if is_own(name.partition(".")[0], file, folder):
                         del sys.modules[name]
         follower.count_update()
         if recorder.is_empty and not ending:
@@ -237,7 +188,7 @@ class Script:
 
 
 INSTALLED = {"site-packages", "dist-packages"}
-LIBRARIES = (sysconfig.get_path("stdlib"), OWN_HOME, KIT_HOME)
+LIBRARIES = STANDARD_HOME, OWN_HOME, KIT_HOME
 """Folders of what is installed."""
 
 
@@ -262,29 +213,15 @@ def is_own(name: str, file: str | None, folder: str) -> bool:
         return False
     if file.startswith(LIBRARIES):
         return False
-    root = next(
-        (parent.parent for parent in Path(file).parents if parent.name == name), Path(file).parent
-    )
-    return (
-        Path(file).is_relative_to(folder)
-        or Path(folder).is_relative_to(root)
-        or name not in installed_names()
-    )
+    parents = Path(file).parents
+    root = next((parent.parent for parent in parents if parent.name == name), parents[0])
+    if Path(file).is_relative_to(folder) or Path(folder).is_relative_to(root):
+        return True
+    return name not in importable_names()
 
 
-@functools.cache
-def installed_names() -> frozenset[str]:
-    """What the installed distributions let one import."""
-    return frozenset(importlib.metadata.packages_distributions())
-
-
-def texts_of(file: Path) -> list[tuple[str, str]]:
-    """Name and Python of a file, or of each cell of a notebook."""
-    return (
-        cells_of(str(file))
-        if file.suffix == ".ipynb"
-        else [(str(file), file.read_text(encoding="utf-8"))]
-    )
+importable_names = functools.cache(importlib.metadata.packages_distributions)
+"""What the installed distributions let one import."""
 
 
 def run_file(path: str) -> None:
@@ -297,15 +234,18 @@ def run_file(path: str) -> None:
         exec(compile(text, name, "exec"), names)  # noqa: S102 - the reader's own notebook
 
 
-def imports_in(tree: ast.Module) -> list[ast.Import | ast.ImportFrom]:
-    """The absolute imports of a file, wherever they stand, one module each, but no ``from __future__``."""
-    statements = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            statements += [ast.copy_location(ast.Import([alias]), node) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module != "__future__":
-            statements.append(node)
-    return statements
+def imports_in(file: Path) -> Iterator[tuple[str, ast.Import | ast.ImportFrom]]:
+    """The absolute imports of a file or notebook, wherever they stand, one module each, and its first name."""
+    with suppress(SyntaxError, UnicodeDecodeError):
+        is_notebook = file.suffix == ".ipynb"
+        cells = cells_of(str(file)) if is_notebook else [("", file.read_text("utf-8"))]
+        for node in ast.walk(ast.parse("\n".join(text for _, text in cells))):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    one = ast.copy_location(ast.Import([alias]), node)
+                    yield alias.name.partition(".")[0], one
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                yield node.module.partition(".")[0], node
 
 
 class Follower:
@@ -322,7 +262,7 @@ class Follower:
         self.contexts.enter_context(
             patch.object(Optimizer, "add_param_group", self.adding(Optimizer.add_param_group))
         )
-        self.made = self.contexts.enter_context(script.during_build())
+        self.made = [self.contexts.enter_context(building()) for building, _ in script.around]
         if script.until_eval and script.cuts_epoch:
             ask = self.asking(_BaseDataLoaderIter.__next__)
             self.contexts.enter_context(patch.object(_BaseDataLoaderIter, "__next__", ask))
@@ -333,10 +273,7 @@ class Follower:
             self.contexts.callback(handle.remove)
 
     def before_call(self, module, args) -> None:
-        """A module is called: this may be the start of the next step.
-
-        Raises: SeenEnough: every optimizer has stepped often enough.
-        """
+        """A module is called: this may be the start of the next step, or after enough of them the end."""
         if not torch.is_grad_enabled() and not module.training and self.is_over:
             self.has_evaluated = True
             if hasattr(self.recorder.log, "start_evaluation"):
@@ -345,10 +282,12 @@ class Follower:
             return
         self.count_update()
         if self.step == 0:
-            self.made()
+            for made in self.made:
+                made()
             self.program.report_weights()
             self.recorder.now("mark", "init")
-            self.contexts.enter_context(self.script.during_step())
+            for _, stepping in self.script.around:
+                self.contexts.enter_context(stepping())
         else:
             self.has_ended = self.has_stepped and self.has_evaluated
             if not self.has_ended and not self.is_over:

@@ -1,6 +1,6 @@
 """The second column of programs that nobody here wrote: the kit's tracer, with values, a host, libraries, refusals.
 
-Loads torch.
+Each module loads torch but ``scratch_disk``, for the commands that trace nothing; so this file imports none of them.
 
 Reading order:
 
@@ -10,14 +10,10 @@ Reading order:
 - ``host``: where a tensor without values is: on the card, in the host's memory, or nowhere
 - ``checkpoints``: what a program saves and loads again, without values
 - ``patched``: torch and libraries, put right while a program is traced
-- ``cpu``: the CPU's rules
 - ``ranks``: one rank of a script of many
 - ``card``: streams, properties and counters of a card that nobody has chosen
-- ``cuda``: CUDA's rules: dispatch, autocast, dropout
+- ``devices``: CUDA's rules and the CPU's
 - ``log``: how far a trace is, what it leaves out, its evaluations
 - ``evaluations``: a model that runs again without gradients is followed once
 - ``trace``: ``trace_script``: every allocation of a step
 """
-
-from .refusals import NeedsValues
-from .trace import trace_script

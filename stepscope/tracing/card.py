@@ -10,17 +10,18 @@ import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from unittest.mock import patch
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
 
 from memkit.cards import CARDS
 from memkit.fit import CONTEXT_BYTES, workspace_bytes
+from memkit.timeline import Event
 from memkit.units import format_bytes
 from stepscope.allocator.caching import CachingAllocator
-from stepscope.allocator.replay import MATRIX_PRODUCTS
+from stepscope.allocator.replay import Player
+from stepscope.tracing.patched import replaced
 from stepscope.tracing.ranks import num_cards, on_one_card
 from stepscope.tracing.refusals import LIBRARY_HOME, OWN_HOME, calling_frame, not_followed, refusing
 
@@ -99,68 +100,15 @@ class Properties:
         )
 
 
-ANSWERS = (
-    (
-        None,
-        torch.cuda,
-        "_lazy_init ipc_collect set_device set_rng_state set_sync_debug_mode synchronize",
-    ),
-    (None, torch.cuda, "set_rng_state_all manual_seed manual_seed_all seed seed_all"),
-    (
-        None,
-        torch.cuda.random,
-        "set_rng_state set_rng_state_all manual_seed manual_seed_all seed seed_all",
-    ),
-    (None, torch.cuda, "reset_accumulated_memory_stats set_per_process_memory_fraction"),
-    # These change or read a real allocator, and no tensor.
-    (
-        None,
-        torch.cuda.memory,
-        "_record_memory_history _dump_snapshot _snapshot set_per_process_memory_fraction",
-    ),
-    (None, torch.cuda.profiler, "start stop"),
-    (None, torch.accelerator, "synchronize set_device_index"),
-    (None, Tensor, "record_stream"),
-    (0, torch.cuda, "current_device get_sync_debug_mode"),
-    (0, torch.accelerator, "current_device_index"),
-    (True, torch.cuda, "is_bf16_supported"),
-    (True, torch.accelerator, "is_available"),
-    # An optimizer's step asks whether a graph is captured; a CUDA build without a driver fails there.
-    (False, torch.cuda, "is_current_stream_capturing"),
-    (False, torch.cuda.amp.common, "amp_definitely_not_available"),
-    (CAPABILITY, torch.cuda, "get_device_capability"),
-    ("a card that is traced", torch.cuda, "get_device_name"),
-    ((), torch.cuda, "memory_snapshot"),
-    (Properties(), torch.cuda, "get_device_properties"),
-    (torch.device("cuda"), torch.accelerator, "current_accelerator"),
-    (torch.device("cuda"), torch._C, "_get_accelerator"),
-    (nullcontext(), torch.cuda, "stream"),
-    (nullcontext(), torch.autograd.profiler, "emit_nvtx"),
-    (["cuda", "meta"], torch.utils._foreach_utils, "_get_foreach_kernels_supported_devices"),
-)
-"""What functions of torch answer, whatever they are given: the answer, their home and their names."""
-
-
 def answering(value: object) -> Callable:
+    """A function that says this, whatever it is given."""
     return lambda *_, **__: value
 
 
-REFUSED = (
-    (
-        torch.cuda,
-        "CUDAGraph",
-        "trace the step without it: a graph keeps what its capture has allocated",
-    ),
-    (torch.cuda, "MemPool", "trace the step without it: all pools together take what one takes"),
-)
-"""What a trace cannot follow, and what to write in its place."""
-
-
-def refusing_of(home, name: str, instead: str):
-    """A stand-in for a function or class of torch that says what to do instead."""
-    refuse = refusing(f"{home.__name__}.{name}", instead)
-    # A class stays one, because libraries write it in annotations that are read when they are imported.
-    return type(name, (), {"__init__": refuse}) if isinstance(getattr(home, name), type) else refuse
+def refusing_class(name: str, why: str) -> type:
+    """In place of a class, which stays one: libraries write it in annotations that are read when they are imported."""
+    refuse = refusing(f"torch.cuda.{name}", f"trace the step without it: {why}")
+    return type(name, (), {"__init__": refuse})
 
 
 IS_AVAILABLE = torch.cuda.is_available
@@ -178,73 +126,88 @@ def is_available() -> bool:
     return True
 
 
+HOMES = (
+    torch.accelerator,
+    torch.accelerator.memory,
+    torch.cuda,
+    torch.cuda.memory,
+    torch.cuda.profiler,
+    torch.cuda.random,
+)
+
+SAYS_NOTHING = (
+    "_lazy_init ipc_collect set_device set_device_index set_sync_debug_mode synchronize start stop seed seed_all "
+    "manual_seed manual_seed_all set_rng_state set_rng_state_all reset_accumulated_memory_stats "
+    "_record_memory_history _dump_snapshot _snapshot set_per_process_memory_fraction"
+)
+"""Functions that change or read a real card, and no tensor."""
+
+ANSWERS = dict.fromkeys(SAYS_NOTHING.split()) | {
+    "current_device": 0,
+    "current_device_index": 0,
+    "get_sync_debug_mode": 0,
+    "get_device_name": Properties.name,
+    "get_device_properties": Properties(),
+    "current_accelerator": torch.device("cuda"),
+    "memory_snapshot": (),
+    "stream": nullcontext(),
+}
+"""What functions of this name answer, whatever they are given; each is one of its own, as Dynamo tells them apart."""
+
+BY_NAME = {
+    **dict.fromkeys(("Stream", "Event", "current_stream", "default_stream", "cudart"), Stream),
+    "device_count": num_cards,
+    "initial_seed": torch.initial_seed,
+    "get_rng_state": lambda *_: torch.get_rng_state(),
+    "get_rng_state_all": lambda: [torch.get_rng_state() for _ in range(num_cards())],
+    "default_generators": Generators(),
+    "CUDAGraph": refusing_class("CUDAGraph", "a graph keeps what its capture has allocated"),
+    "MemPool": refusing_class("MemPool", "all pools together take what one takes"),
+}
+"""What stands in for torch's own of this name, wherever in ``HOMES`` it is."""
+
 STAND_INS = (
-    *((home, name, answering(value)) for value, home, names in ANSWERS for name in names.split()),
-    *((home, name, refusing_of(home, name, instead)) for home, name, instead in REFUSED),
-    *(
-        (torch.cuda, name, Stream)
-        for name in ("Stream", "Event", "current_stream", "default_stream", "cudart")
-    ),
-    (torch.accelerator, "current_stream", Stream),
-    (torch.cuda.nvtx, "_nvtx", Stream()),
+    *((home, name, answering(ANSWERS[name])) for home in HOMES for name in ANSWERS),
+    *((home, name, value) for home in HOMES for name, value in BY_NAME.items()),
     (torch.cuda, "is_available", is_available),
-    *(
-        (home, "get_rng_state", lambda *_: torch.get_rng_state())
-        for home in (torch.cuda, torch.cuda.random)
-    ),
-    *(
-        (home, "get_rng_state_all", lambda: [torch.get_rng_state() for _ in range(num_cards())])
-        for home in (torch.cuda, torch.cuda.random)
-    ),
-    (torch.cuda, "default_generators", Generators()),
-    (torch.cuda, "initial_seed", torch.initial_seed),
-    *((home, "device_count", num_cards) for home in (torch.cuda, torch.accelerator)),
+    (torch.accelerator, "is_available", answering(True)),
+    (torch.cuda.nvtx, "_nvtx", Stream()),
+    (torch.cuda.amp.common, "amp_definitely_not_available", answering(False)),
+    (torch.autograd.profiler, "emit_nvtx", answering(nullcontext())),
+    (torch._C, "_get_accelerator", answering(torch.device("cuda"))),
     (torch, "Generator", Generator),
+    (Tensor, "record_stream", answering(None)),
     (torch.nn.DataParallel, "__init__", on_one_card),
 )
-"""What stands in for torch's own while a program is traced: module or class, name, value."""
+STAND_INS = tuple(row for row in STAND_INS if hasattr(*row[:2]))
+"""What stands in for torch's own while a program is traced, beside the kit's: module or class, name, value."""
 
 
 NAMED = CARDS["A100 SXM 80 GB"]
 """The card whose free bytes are told where nobody has chosen one."""
 
-STATISTICS = {
-    "allocated_bytes": "allocated",
-    "reserved_bytes": "reserved",
-    "active_bytes": "active",
-    "requested_bytes": "requested",
-}
+STATISTICS = {f"{name}_bytes": name for name in ("allocated", "reserved", "active", "requested")}
 """torch's names, and the allocator's."""
 
 
 class Counters:
-    """Follows a log as far as it goes; ``log_of()`` is the trace's log now."""
+    """Follows a trace's log as far as it goes."""
 
-    def __init__(self, log_of):
-        self.log_of, self.log = log_of, None
-        self.warned = False
+    def __init__(self, tracer):
+        self.tracer, self.log, self.position, self.warned = tracer, None, 0, False
 
     def allocator_now(self) -> CachingAllocator:
-        """The allocator after everything that has happened so far."""
-        log = self.log_of()
+        """The allocator after everything that has happened so far, cuBLAS's workspaces among it."""
+        log = self.tracer.log
         if log is not self.log or self.position > len(log.events):
             self.log, self.position = log, 0
-            self.allocator, self.addresses, self.threads = CachingAllocator(), {}, set()
+            self.player = Player(CachingAllocator(), workspace_bytes(CAPABILITY))
         for event in log.events[self.position :]:
-            if event >= 0:
-                operation, _, phase = log.births[event]
-                self.addresses[event] = self.allocator.malloc(log.sizes[event])
-                self.take_workspace(str(operation), phase == "backward")
-            elif (address := self.addresses.pop(~event, None)) is not None:
-                self.allocator.free(address)
+            block, sign = (event, 1) if event >= 0 else (~event, -1)
+            operation, _, phase = log.births[block]
+            self.player.play(Event(block, sign * log.sizes[block], None, phase, str(operation)))
         self.position = len(log.events)
-        return self.allocator
-
-    def take_workspace(self, operation: str, is_backward: bool) -> None:
-        """cuBLAS takes one at the first product of each thread."""
-        if is_backward not in self.threads and not MATRIX_PRODUCTS.isdisjoint(operation.split(".")):
-            self.threads.add(is_backward)
-            self.allocator.malloc(workspace_bytes(CAPABILITY))
+        return self.player.allocator
 
     def statistics(self, *_, **__) -> dict[str, int]:
         """``torch.cuda.memory_stats``; what is not modelled is 0."""
@@ -255,6 +218,10 @@ class Counters:
             found[f"{theirs}.all.peak"] = allocator.peak[ours]
         return found
 
+    def statistic(self, name: str) -> Callable[..., int]:
+        """A function that tells one of the numbers."""
+        return lambda *_, **__: self.statistics()[name]
+
     def free_and_total(self, *_, **__) -> tuple[int, int]:
         """``torch.cuda.mem_get_info``, of a card that nobody has chosen."""
         if not self.warned:
@@ -264,37 +231,26 @@ class Counters:
         used = CONTEXT_BYTES + self.allocator_now().current["reserved"]
         return max(NAMED.memory_bytes - used, 0), NAMED.memory_bytes
 
-    def statistic(self, name: str):
-        """A function that tells one of the numbers."""
-        return lambda *_, **__: self.statistics()[name]
-
 
 @contextmanager
-def counted(log_of) -> Iterator[None]:
+def counted(tracer) -> Iterator[None]:
     """Inside, a program that asks for its memory is told it."""
-    counters = Counters(log_of)
+    counters = Counters(tracer)
     answers = {
         "memory_stats": counters.statistics,
         "mem_get_info": counters.free_and_total,
-        "memory_allocated": counters.statistic("allocated_bytes.all.current"),
-        "max_memory_allocated": counters.statistic("allocated_bytes.all.peak"),
-        "memory_reserved": counters.statistic("reserved_bytes.all.current"),
-        "max_memory_reserved": counters.statistic("reserved_bytes.all.peak"),
+        "empty_cache": lambda *_, **__: counters.allocator_now().empty_cache(),
     }
-    answers |= {
-        "memory_cached": answers["memory_reserved"],
-        "max_memory_cached": answers["max_memory_reserved"],
-    }
-    for name in (
-        "reset_peak_memory_stats",
-        "reset_max_memory_allocated",
-        "reset_max_memory_cached",
+    for name, key in (
+        ("memory_allocated", "allocated_bytes"),
+        ("memory_reserved", "reserved_bytes"),
+        ("memory_cached", "reserved_bytes"),
     ):
-        answers[name] = lambda *_, **__: counters.allocator_now().reset_peak()
-    answers["empty_cache"] = lambda *_, **__: counters.allocator_now().empty_cache()
-    with ExitStack() as stack:
-        for home in (torch.cuda, torch.cuda.memory, torch.accelerator, torch.accelerator.memory):
-            for name, value in answers.items():
-                if hasattr(home, name):
-                    stack.enter_context(patch.object(home, name, value))
+        answers[name] = counters.statistic(f"{key}.all.current")
+        answers[f"max_{name}"] = counters.statistic(f"{key}.all.peak")
+    for name in ("peak_memory_stats", "max_memory_allocated", "max_memory_cached"):
+        answers[f"reset_{name}"] = lambda *_, **__: counters.allocator_now().reset_peak()
+    with replaced(
+        *((h, name, answers[name]) for h in HOMES for name in answers if hasattr(h, name))
+    ):
         yield

@@ -6,7 +6,7 @@ card is on the trace's card.
 """
 
 import json
-import os
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -45,9 +45,8 @@ def held_again(num_bytes: int, place_name: str) -> Held:
         place = place_named(wanted) or place
     places = getattr(MODES[-1], "places", None) if MODES else None
     if places is None:
-        return Held(
-            torch.empty(num_bytes, dtype=torch.uint8, device="cpu").untyped_storage(), Place.HOST
-        )
+        whole = torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
+        return Held(whole.untyped_storage(), Place.HOST)
     with places.makes(place), torch._C.DisableTorchFunction():
         return Held(torch.empty(num_bytes, dtype=torch.uint8, device=META).untyped_storage(), place)
 
@@ -59,9 +58,8 @@ def tensor_again(
     with torch.no_grad(), torch._C.DisableTorchFunction():
         device = held.storage.device
         if device == META:
-            tensor = torch.empty(0, dtype=dtype, device=META).set_(
-                held.storage, offset, shape, stride
-            )
+            empty = torch.empty(0, dtype=dtype, device=META)
+            tensor = empty.set_(held.storage, offset, shape, stride)
         else:
             tensor = torch.empty_strided(shape, stride, dtype=dtype, device=device)
     return tensor.requires_grad_() if requires_grad else tensor
@@ -77,17 +75,10 @@ def reduced(reduce: Callable, mode) -> Callable:
             is_plain = type(tensor) in PLAIN and tensor.layout is torch.strided
             if is_plain and (tensor.is_meta or isinstance(tensor, FakeTensor)):
                 storage = tensor.untyped_storage()
-                one = held.get(storage._cdata)
-                if one is None:
-                    place = mode.places.of(tensor) if hasattr(mode, "places") else Place.HOST
-                    one = held[storage._cdata] = Held(storage, place)
-                described = (
-                    tensor.dtype,
-                    tuple(tensor.shape),
-                    tensor.stride(),
-                    tensor.storage_offset(),
-                )
-                return tensor_again, (one, *described, tensor.requires_grad)
+                at = mode.places.of(tensor) if hasattr(mode, "places") else Place.HOST
+                one = held.setdefault(storage._cdata, Held(storage, at))
+                place = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+                return tensor_again, (one, tensor.dtype, *place, tensor.requires_grad)
         return reduce(tensor, protocol)
 
     return reduce_tensor
@@ -97,49 +88,13 @@ def on_card(storage: torch.UntypedStorage, *_, **__) -> torch.UntypedStorage:
     """A real storage, copied to the trace's card."""
     if storage.device == META:
         return storage
-    return (
-        torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).to("cuda").untyped_storage()
-    )
+    whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+    return whole.to("cuda").untyped_storage()
 
 
-def restoring(get: Callable) -> Callable:
-    """``torch.serialization._get_restore_location``: what is loaded to the card is on the trace's."""
-
-    def get_restore(map_location):
-        restore = get(map_location)
-
-        def restored(storage, location: str):
-            if callable(map_location) and not isinstance(map_location, torch.device):
-                mapped = map_location(storage, location)
-                if mapped is not None:
-                    return mapped
-                wanted = location
-            elif isinstance(map_location, Mapping):
-                wanted = map_location.get(location, location)
-            else:
-                wanted = location if map_location is None else map_location
-            wanted = os.fsdecode(wanted) if isinstance(wanted, bytes) else str(wanted)
-            return (
-                on_card(storage)
-                if place_named(wanted) is Place.CARD
-                else restore(storage, location)
-            )
-
-        return restored
-
-    return get_restore
-
-
-def moved(to: Callable) -> Callable:
-    """``UntypedStorage.to``, which knows the trace's card."""
-
-    def moved_to(storage, *args, device=None, **kwargs):
-        place = place_named(device if device is not None else args[0] if args else None)
-        return (
-            on_card(storage) if place is Place.CARD else to(storage, *args, device=device, **kwargs)
-        )
-
-    return moved_to
+def restored(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:
+    """What is loaded to the card is on the trace's; None for any other place, as ``register_package`` has it."""
+    return on_card(storage) if place_named(location) is Place.CARD else None
 
 
 DATA_PTR = torch.UntypedStorage.data_ptr
@@ -155,32 +110,16 @@ def unflattened(tensors: Mapping[str, Tensor], *_) -> Mapping[str, Tensor]:
     return tensors
 
 
-SAFETENSORS_NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.complex64: "C64",
-}
-
-
 def write_safetensors(
     tensors: Mapping[str, Tensor], filename, metadata: Mapping | None = None
 ) -> None:
     """The file that safetensors would write: its header, and a hole of the size of the values."""
+    names = {dtype: name for name, dtype in sys.modules["safetensors.torch"]._TYPES.items()}
     end, header = 0, {"__metadata__": dict(metadata)} if metadata else {}
     for name, tensor in tensors.items():
         start, end = end, end + tensor.numel() * tensor.element_size()
         header[name] = {
-            "dtype": SAFETENSORS_NAMES[tensor.dtype],
+            "dtype": names[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [start, end],
         }
@@ -194,7 +133,6 @@ def write_safetensors(
 @contextmanager
 def saved_without_values(mode) -> Iterator[None]:
     """Inside, ``torch.save`` and pickle write shapes, and ``torch.load`` knows the trace's card."""
-    storage, serialization = torch.UntypedStorage, torch.serialization
     with (
         torch.serialization.safe_globals([held_again, tensor_again]),
         patch.object(Tensor, "__reduce_ex__", reduced(Tensor.__reduce_ex__, mode)),
@@ -204,15 +142,11 @@ def saved_without_values(mode) -> Iterator[None]:
             if not hasattr(mode, "places"):  # the CPU's rules have no card
                 yield
                 return
+            packages = [(0, lambda storage: None, restored), *torch.serialization._package_registry]
             with (
-                patch.object(
-                    serialization,
-                    "_get_restore_location",
-                    restoring(serialization._get_restore_location),
-                ),
-                patch.object(storage, "data_ptr", address),
-                patch.object(storage, "cuda", on_card),
-                patch.object(storage, "to", moved(storage.to)),
+                patch.object(torch.serialization, "_package_registry", packages),
+                patch.object(torch.UntypedStorage, "data_ptr", address),
+                patch.object(torch.UntypedStorage, "cuda", on_card),
             ):
                 yield
         finally:

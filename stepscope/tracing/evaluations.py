@@ -13,7 +13,6 @@ What else a ``forward`` does in Python, such as counting its calls, is not done 
 
 import weakref
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,33 +24,29 @@ SIMPLE = (type(None), bool, int, float, str, torch.dtype, torch.device)
 """What may stand among arguments and results beside tensors: it holds no memory."""
 
 
-class Seen(NamedTuple):
-    """A call that was followed: the bytes around it, and a function that makes its results again."""
-
-    bytes_around: int
-    results: Callable[[], object]
-
-
 class Evaluations:
     """Stands in ``nn.Module.__call__``; ``tracer`` has the log."""
 
     def __init__(self, tracer):
         self.tracer = tracer
-        # weak: a model that the program lets go of has to leave the memory
-        self.seen: weakref.WeakKeyDictionary[nn.Module, dict] = weakref.WeakKeyDictionary()
+        # of a module, as long as the program keeps it: by call, the bytes around it and what makes its results
+        self.seen = weakref.WeakKeyDictionary()
         self.is_inside = False
 
     def around(self, call: Callable) -> Callable:
         """``nn.Module.__call__``, which a call that was seen before does not reach."""
 
         def called(module: nn.Module, *args, **kwargs):
-            if self.is_inside or not can_be_left_out():
+            is_transformed = torch._C._functorch.peek_interpreter_stack() is not None
+            is_watched = torch.compiler.is_compiling() or is_transformed
+            if self.is_inside or torch.is_grad_enabled() or is_watched:
                 return call(module, *args, **kwargs)
             log, seen = self.tracer.log, self.seen.setdefault(module, {})
             key = self.key_of(module, args, kwargs)
             around = sum(log.sizes[block] for block in log.live)
-            if key in seen and around <= seen[key].bytes_around:
-                return seen[key].results()
+            bytes_around, results = seen.get(key, (-1, None))
+            if around <= bytes_around:
+                return results()
             start, num_questions = len(log.events), self.tracer.known.num_questions
             self.is_inside = True
             try:
@@ -61,7 +56,7 @@ class Evaluations:
             if key is not None and num_questions == self.tracer.known.num_questions:
                 results = self.again(out, log.events[start:])
                 if results is not None:
-                    seen[key] = Seen(around, results)
+                    seen[key] = around, results
             return out
 
         return called
@@ -109,14 +104,6 @@ class Evaluations:
             )
 
         return results
-
-
-def can_be_left_out() -> bool:
-    """Whether a call that starts now keeps nothing for a backward, and nobody watches what it does."""
-    is_watched = (
-        torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
-    )
-    return not torch.is_grad_enabled() and not is_watched
 
 
 def are_plain(leaves: list) -> bool:

@@ -44,8 +44,7 @@ class Places:
     """Remembers which storages are not on the card."""
 
     def __init__(self):
-        self.off_card: dict[int, Place] = {}
-        self.watches: dict[int, weakref.ref] = {}
+        self.off_card = weakref.WeakKeyDictionary()  # the place of a storage, as long as it lives
         self.making: Place | None = None
 
     def of(self, tensor: Tensor) -> Place:
@@ -58,18 +57,7 @@ class Places:
             return Place.CARD
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             return Place.CARD
-        return self.off_card.get(tensor.untyped_storage()._cdata, Place.CARD)
-
-    def put(self, storage: torch.UntypedStorage, place: Place) -> None:
-        """Note where a new storage is, for as long as it lives: the next one may get its address."""
-        key = storage._cdata
-
-        def freed(_) -> None:
-            self.off_card.pop(key, None)
-            self.watches.pop(key, None)
-
-        self.off_card[key] = place
-        self.watches[key] = weakref.ref(storage, freed)
+        return self.off_card.get(tensor.untyped_storage(), Place.CARD)
 
     @contextmanager
     def makes(self, place: Place) -> Iterator[None]:
@@ -113,25 +101,14 @@ class Places:
 
     def of_one_kind(self, args: tuple) -> tuple:
         """Arguments of the host, those that want a gradient without values too where a large one has none."""
-        tensors = [
-            a
-            for item in args
-            for a in (item if isinstance(item, (list, tuple)) else (item,))
-            if isinstance(a, Tensor)
-        ]
-        if not any(t.is_meta and self.of(t) is Place.HOST for t in tensors):
+        if not any(t.is_meta and self.of(t) is Place.HOST for t in tensors_in(args)):
             return args
 
         def without_values(item: object) -> object:
             if isinstance(item, (list, tuple)) and type(item) in (list, tuple):
                 return type(item)(map(without_values, item))
-            wants = (
-                isinstance(item, Tensor)
-                and item.requires_grad
-                and not item.is_meta
-                and type(item) in PLAIN
-            )
-            return OfOneKind.apply(item, self) if wants else item
+            is_real = type(item) in PLAIN and not item.is_meta
+            return OfOneKind.apply(item, self) if is_real and item.requires_grad else item
 
         return tuple(map(without_values, args))
 

@@ -39,15 +39,14 @@ class Progress:
         if self.say is None or self.num_operations % OPERATIONS_BETWEEN_LOOKS:
             return
         if time.monotonic() - self.said_at >= SECONDS_BETWEEN_WORDS:
-            where = (
-                "build" if log.phase == "init" else f"step {log.step} of {self.steps}, {log.phase}"
-            )
+            step = f"step {log.step} of {self.steps}, {log.phase}"
+            where = "build" if log.phase == "init" else step
             self.say(f"{where}: {self.num_operations:,} operations so far, now {own_line()}")
             self.said_at = time.monotonic()
 
 
-TOLD_FROM = 0.01
-"""A compiled step is told from this part of the peak on."""
+LEAST_SHARE = 0.01
+"""Of the peak: a compiled step that takes less is not named."""
 
 
 class ScriptLeftOut(LeftOut):
@@ -58,23 +57,16 @@ class ScriptLeftOut(LeftOut):
         self.largest_compiled = (0, "")
 
     def meet_compiled(self, name: str, num_bytes: int, place: str) -> None:
-        """Remember the largest compiled step, by what its code takes uncompiled, which is more.
-
-        torchao's 8-bit AdamW has 53 bytes a value so, and 8.
-        """
+        """Remember the largest compiled step, by its code uncompiled: of torchao's AdamW 53 B a value, and not 8."""
         where = f"{place}: " if place else ""
         self.largest_compiled = max(self.largest_compiled, (num_bytes, f"{where}{name}"))
 
-    def texts(self, peak_bytes: int) -> list[str]:
-        texts, (num_bytes, where) = super().texts(peak_bytes), self.largest_compiled
-        if num_bytes > TOLD_FROM * peak_bytes:
-            text = f"{where}: the workspace that a compiled step takes is not in the trace"
-            texts.insert(len(self.of_libraries), f"{text}, at most {format_bytes(num_bytes)}")
-        return texts
-
     def tell(self, peak_bytes: int) -> list[str]:
-        """Warn once for each library, for a compiled step of note, and once for the CPU; returns the warnings."""
-        texts = self.texts(peak_bytes)
+        """Warn once for each library, once for the CPU, and for a compiled step of note; returns the warnings."""
+        texts, (num_bytes, where) = self.texts(peak_bytes), self.largest_compiled
+        if num_bytes > LEAST_SHARE * peak_bytes:
+            text = f"{where}: the workspace that a compiled step takes is not in the trace"
+            texts.append(f"{text}, at most {format_bytes(num_bytes)}")
         frame = calling_frame()
         for text in texts:
             warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno)
@@ -113,7 +105,7 @@ ABOUT_NUMBER, OWN_LINE = "about the number", "own line"
 class ScriptLog(Log):
     """``tops`` are the events at which more stood than ever before, the bytes, and the program's own line then."""
 
-    standing_bytes: int = 0
+    live_bytes: int = 0
     tops: list[tuple[int, int, str]] = field(default_factory=lambda: [(-1, 0, "")])
 
     @property
@@ -124,15 +116,15 @@ class ScriptLog(Log):
     def allocate(self, num_bytes: int, op: object, place: object = None) -> int:
         """A block is born; at a new peak the program's own line is noted."""
         block = Log.allocate(self, num_bytes, op, place)
-        self.standing_bytes += num_bytes
-        if self.standing_bytes > self.tops[-1][1]:
-            self.tops.append((len(self.events) - 1, self.standing_bytes, own_line()))
+        self.live_bytes += num_bytes
+        if self.live_bytes > self.tops[-1][1]:
+            self.tops.append((len(self.events) - 1, self.live_bytes, own_line()))
         return block
 
     def free(self, block: int) -> None:
         """A block is freed."""
         Log.free(self, block)
-        self.standing_bytes -= self.sizes[block]
+        self.live_bytes -= self.sizes[block]
 
     def leave_out(self, start: int) -> int:
         """Forget blocks that a kernel held in registers."""

@@ -2,7 +2,8 @@
 
 import copy
 import sys
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
@@ -21,12 +22,17 @@ COMPILED = (
 
 
 @contextmanager
-def asks_quietly(tracer, module):
-    """DTensor runs each operation once more, to know the result's shape: ``tracer`` pauses
-    meanwhile.
+def replaced(*rows: tuple[object, str, object]) -> Iterator[None]:
+    """Inside, each of these homes has this value under this name."""
+    with ExitStack() as stack:
+        for home, name, value in rows:
+            stack.enter_context(patch.object(home, name, value))
+        yield
 
-    ``module`` is torch.distributed.tensor._sharding_prop.
-    """
+
+@contextmanager
+def asks_quietly(tracer, module):
+    """DTensor runs each operation once more, to know the result's shape: ``tracer`` pauses meanwhile."""
     ask = module.ShardingPropagator._propagate_tensor_meta_non_cached
 
     def quietly(propagator, schema):
@@ -77,19 +83,17 @@ OF_LIBRARIES = {
 """Modules that need a patch, and the context that makes it."""
 
 
-class Patches:
-    """The patches of a trace; ``stack`` takes each back at the trace's end."""
+def patching_libraries(tracer, stack: ExitStack) -> Callable[[], None]:
+    """Patches the modules that have been loaded since; ``stack`` takes each patch back at the trace's end."""
+    waiting = dict(OF_LIBRARIES)
 
-    def __init__(self, tracer, stack):
-        self.tracer, self.stack, self.waiting = tracer, stack, dict(OF_LIBRARIES)
-        self.look()
-
-    def look(self) -> None:
-        """Patch the modules that have been loaded since: maybe in the program's own ``build``."""
+    def look() -> None:
         for disk in ON:
             disk.look()
-        for name in [name for name in self.waiting if name in sys.modules]:
-            self.stack.enter_context(self.waiting.pop(name)(self.tracer, sys.modules[name]))
+        for name in waiting.keys() & sys.modules.keys():
+            stack.enter_context(waiting.pop(name)(tracer, sys.modules[name]))
+
+    return look
 
 
 def write_empty(file, **_) -> None:
@@ -110,33 +114,28 @@ def as_a_script_needs(mode: ShapesOnly):
 
     def as_eager(callback):
         if callable(callback):
-            mode.warn_once("compiled", COMPILED, is_told_in_torch=True, is_about_number=True)
+            mode.warn_once("compiled", COMPILED, in_torch=True, in_report=True)
         return from_stance(callback)
 
     def scripted(code, *_, **__):
         """The code itself: torch.jit reads the source of functions for which others stand here."""
-        mode.warn_once(
-            "scripted", f"torch.jit.script: {COMPILED}", is_told_in_torch=True, is_about_number=True
-        )
+        mode.warn_once("scripted", f"torch.jit.script: {COMPILED}", in_torch=True, in_report=True)
         if isinstance(code, torch.nn.Module):
             vars(code).setdefault("save", write_empty)
         return code
 
     from_stance = torch._dynamo.eval_frame._callback_from_stance
     set_anomaly = torch.set_anomaly_enabled  # without the search for NaN: there are no values
+    ddp = torch.nn.parallel.distributed
     with (
-        patch.object(
-            torch.utils.data.dataloader, "_MultiProcessingDataLoaderIter", without_workers
-        ),
-        patch.object(
-            torch.nn.parallel.distributed,
-            "_verify_param_shape_across_processes",
-            lambda *_, **__: None,
-        ),
         torch.compiler.set_stance("force_eager"),
         saved_without_values(mode),
-        patch.object(torch.jit, "script", scripted),
-        patch.object(torch, "set_anomaly_enabled", lambda mode, *_, **__: set_anomaly(mode, False)),
-        patch.object(torch._dynamo.eval_frame, "_callback_from_stance", as_eager),
+        replaced(
+            (torch.utils.data.dataloader, "_MultiProcessingDataLoaderIter", without_workers),
+            (ddp, "_verify_param_shape_across_processes", lambda *_, **__: None),
+            (torch.jit, "script", scripted),
+            (torch, "set_anomaly_enabled", lambda mode, *_, **__: set_anomaly(mode, False)),
+            (torch._dynamo.eval_frame, "_callback_from_stance", as_eager),
+        ),
     ):
         yield mode

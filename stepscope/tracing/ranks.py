@@ -8,13 +8,15 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from unittest.mock import patch
 
 import torch.distributed as dist
 import torch.multiprocessing
 from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore  # makes the backend known
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from stepscope.program.sharded import sent_at_once
+from stepscope.tracing.patched import replaced
 from stepscope.tracing.refusals import not_followed
 
 JOIN, MAKE_PARALLEL = dist.init_process_group, DistributedDataParallel.__init__
@@ -36,9 +38,6 @@ def join(
     backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None, *rest, **more
 ) -> None:
     """``init_process_group`` in a group that sends nothing, of as many ranks as the script or ``torchrun`` says."""
-    # importing it makes the backend known
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
     if backend == "fake":
         return JOIN(backend, init_method, timeout, world_size, rank, store, *rest, **more)
     size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
@@ -70,17 +69,11 @@ def in_parallel(parallel, *args, **kwargs) -> None:
     """``DistributedDataParallel`` in a group that sends nothing, and has no result to give to DDP's own hook."""
     with_buckets(MAKE_PARALLEL)(parallel, *args, **kwargs)
     if dist.get_backend(parallel.process_group) == "fake":
-        # imported here, for FSDP's modules take long to import
-        from stepscope.program.sharded import sent_at_once
-
         parallel.register_comm_hook(None, sent_at_once)
 
 
 def on_one_card(parallel, module, device_ids=None, output_device=None, dim=0) -> None:
-    """``DataParallel`` on a machine with one card: it calls its module.
-
-    Raises: NotImplementedError: it has several, or names several, and would hand each a part of the batch.
-    """
+    """``DataParallel`` on a machine with one card calls its module; on several it is refused."""
     if num_cards() > 1 or len(device_ids or ()) > 1:
         raise not_followed(
             "DataParallel on several cards", "write DistributedDataParallel, and --ranks"
@@ -92,26 +85,17 @@ def on_one_card(parallel, module, device_ids=None, output_device=None, dim=0) ->
 @contextmanager
 def one_rank() -> Iterator[None]:
     """Inside, a script that joins a group of ranks is the first of them; the group is left at the end."""
-    was_joined = dist.is_initialized()
+    was_joined, forward = dist.is_initialized(), DistributedDataParallel._pre_forward
+    first = lambda function, args=(), *_, **__: function(0, *args)
+    joins = (dist, dist.distributed_c10d, dist.device_mesh)
     try:
-        with (
-            patch.object(dist, "init_process_group", join),
-            patch.object(dist.distributed_c10d, "init_process_group", join),
-            patch.object(dist.device_mesh, "init_process_group", join),
-            patch.object(dist, "is_nccl_available", lambda: True),
-            patch.object(dist, "barrier", lambda *_, **__: None),
-            patch.object(DistributedDataParallel, "__init__", in_parallel),
-            patch.object(
-                DistributedDataParallel,
-                "_pre_forward",
-                with_buckets(DistributedDataParallel._pre_forward),
-            ),
-            # of spawn's ranks the first runs, in this process
-            patch.object(
-                torch.multiprocessing,
-                "spawn",
-                lambda function, args=(), *_, **__: function(0, *args),
-            ),
+        with replaced(
+            *((home, "init_process_group", join) for home in joins),
+            (dist, "is_nccl_available", lambda: True),
+            (dist, "barrier", lambda *_, **__: None),
+            (DistributedDataParallel, "__init__", in_parallel),
+            (DistributedDataParallel, "_pre_forward", with_buckets(forward)),
+            (torch.multiprocessing, "spawn", first),  # of spawn's ranks the first, in this process
         ):
             yield
     finally:

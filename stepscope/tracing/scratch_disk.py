@@ -1,8 +1,8 @@
 """A scratch folder over the disk: a program writes its files and finds them again, and the disk stays as it was.
 
 A trace runs a program's own code, which saves checkpoints, empties folders and keeps caches. In ``on_scratch_disk()``
-who opens a file for writing gets a copy in a scratch folder, who reads looks there first, and what is removed or moved
-is only marked. At the end the folder goes. No file of the disk is ever open for writing, so that a trace that fails,
+who opens a file for writing gets a copy in a scratch folder, who reads looks there first, and what is removed is only
+marked. At the end the folder goes. No file of the disk is ever open for writing, so that a trace that fails,
 is stopped or is killed harms as little as one that ends. Four parts, in this order:
 
 - ``sealed``: where Linux has Landlock (since 5.13) the command line gives up the right to change any other folder
@@ -10,7 +10,7 @@ is stopped or is killed harms as little as one that ends. Four parts, in this or
   write with: https://docs.kernel.org/userspace-api/landlock.html
 - ``ScratchDisk``: what is found at a path: a file in the scratch folder if the program has written it, the disk's if
   not, and nothing if it was removed.
-- ``REDIRECTED``: Python's functions that reach files (``open``, those of ``os``, ``io.FileIO``), through which
+- ``of_python``: Python's functions that reach files (``open``, those of ``os``, ``io.FileIO``), through which
   ``pathlib``, ``shutil``, ``tempfile``, ``logging``, ``pickle`` and numpy go. ``put_in_place`` replaces each wherever
   a loaded module holds it.
 - ``LIBRARIES``: functions that open files in C, with the argument that names the file. An audit hook sees what comes
@@ -34,10 +34,15 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
-from importlib import import_module
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from itertools import chain
 from types import SimpleNamespace
 from unittest.mock import patch
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 """System calls, of the same numbers on x86-64 and on ARM64."""
@@ -77,7 +82,6 @@ def seal(folder: str) -> bool:
 
 SWITCH = "STEPSCOPE_REPORT"
 """The environment has this name while a program is traced: how a script can know it."""
-"""The environment of a program has this name while it is traced, as ``stepscope.tracing.scratch_disk`` says it."""
 
 FREE: list[ThreadPoolExecutor] = []
 """A thread that was there before the process was sealed, and writes what is the command's own."""
@@ -105,18 +109,8 @@ def sealed() -> Iterator[None]:
             FREE.pop()
 
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
-
-REAL = SimpleNamespace(
-    **{name: getattr(os, name) for name in dir(os) if callable(getattr(os, name))}
-)
+REAL = SimpleNamespace(**vars(os))
 """What ``os`` has when nothing is replaced."""
-
-MOST_LINKS = 40
-"""A path that leads through more symbolic links than this goes in a circle, as Linux has it."""
 
 CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME")
 """Names in the environment of folders to which libraries download; ``~/.cache`` where none is named."""
@@ -143,11 +137,16 @@ class LeavesTheDisk(PermissionError, ValueError):
         )
 
 
+def failed(code: int, path: object) -> OSError:
+    """The error that the system has for this path."""
+    return OSError(code, os.strerror(code), os.fsdecode(path))
+
+
 class ScratchDisk:
     """The file system as a program sees it: ``place`` names a path without links, ``where`` says where it really lies.
 
-    ``origins`` has, by place, which real path is seen there: another one where a folder was moved, ``None`` where
-    nothing of the disk is seen any more. What is written lies in ``folder``, each file under its whole path.
+    What is written lies in ``folder``, each file under its whole path. Of a place in ``hidden``, and of what is below
+    it, nothing of the disk is seen any more.
     """
 
     def __init__(self):
@@ -155,44 +154,36 @@ class ScratchDisk:
         # what the program itself calls its folder for temporary files
         self.temp = f"{self.home}/tmp"
         self.started_in = self.cwd = REAL.getcwd()
-        self.process, self.number = os.getpid(), 0
-        # by file descriptor: of those that were opened
-        self.folders: dict[int, tuple[str, tuple[int, int]]] = {}
-        self.first: tuple[str, dict] | None = None
+        self.process, self.number = os.getpid(), 1
+        self.folder, self.hidden = f"{self.home}/1", set()
+        self.is_touched = False  # whether the program has changed anything
+        self.before_traces: tuple[str, set[str]] | None = None
         self.given: set[str] = set()  # files that whoever traces may write
-        self.start_anew()
+        for path in (self.folder, self.temp):
+            os.makedirs(path)
+        REFUSED.clear()
 
     def start_anew(self) -> None:
-        """The disk is as it was found, but for what was written before the first call, and for what was downloaded."""
-        before = getattr(self, "folder", ""), getattr(self, "origins", {})
-        if self.number == 1:
-            self.first = before
+        """The disk is as it was found, but for what was written before the first call, and for users' caches."""
+        folder, hidden = self.folder, self.hidden
+        self.before_traces = self.before_traces or (folder, hidden)
+        first, self.hidden = self.before_traces
         self.number += 1
-        self.folder, self.origins, self.is_touched = f"{self.home}/{self.number}", {}, False
-        if self.first and (self.first[1] or os.path.isdir(self.first[0])):
-            shutil.copytree(self.first[0], self.folder, symlinks=True, dirs_exist_ok=True)
-            self.origins, self.is_touched = dict(self.first[1]), True
-        if self.number > 2:
-            self.keep_downloads(*before)
-        os.makedirs(self.folder, exist_ok=True)
+        self.folder = f"{self.home}/{self.number}"
+        shutil.copytree(first, self.folder, symlinks=True)
+        caches = [
+            os.path.realpath(os.path.expanduser(os.environ.get(name, "~/.cache")))
+            for name in CACHES
+        ]
+        for cache in filter(lambda cache: os.path.isdir(folder + cache), caches):
+            shutil.copytree(folder + cache, self.folder + cache, symlinks=True, dirs_exist_ok=True)
+            self.hidden = self.hidden | {p for p in hidden if p.startswith(f"{cache}/")}
+        self.is_touched = bool(self.hidden or os.listdir(self.folder))
         shutil.rmtree(self.temp, ignore_errors=True)
         os.makedirs(self.temp)
         self.cwd = self.started_in
         REAL.chdir(self.cwd)
         REFUSED.clear()
-
-    def keep_downloads(self, folder: str, origins: dict[str, str | None]) -> None:
-        """What libraries have put into the user's cache stays: a model is downloaded once for all traces."""
-        for name in CACHES:
-            place = os.path.realpath(os.path.expanduser(os.environ.get(name, "~/.cache")))
-            if os.path.isdir(folder + place):
-                shutil.copytree(
-                    folder + place, self.folder + place, symlinks=True, dirs_exist_ok=True
-                )
-                self.origins |= {
-                    key: value for key, value in origins.items() if key.startswith(f"{place}/")
-                }
-                self.is_touched = True
 
     # --- where things are ---------------------------------------------------------------------------------------
 
@@ -204,47 +195,23 @@ class ScratchDisk:
 
     def place(self, path: object, follows: bool = True) -> str:
         """The absolute path without links; ``follows`` the one at its end, too."""
-        path = os.fsdecode(path)
-        if not path:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        here, waiting, num_links = "", os.path.join(self.cwd, path).split("/")[::-1], 0
-        while waiting:
-            name = waiting.pop()
-            if name in ("", "."):
-                continue
-            if name == "..":
-                here = here.rpartition("/")[0]
-                continue
-            target = self.link_at(f"{here}/{name}") if follows or waiting else None
-            if target is None:
-                here = f"{here}/{name}"
-                continue
-            num_links += 1
-            if num_links > MOST_LINKS:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-            here = "" if target.startswith("/") else here
-            waiting += target.split("/")[::-1]
-        return here or "/"
+        if not (path := os.fsdecode(path)):
+            raise failed(errno.ENOENT, path)
+        whole = os.path.join(self.cwd, path)
+        if self.is_outside(normal := os.path.normpath(whole)):
+            return normal  # a link of the kernel's may lead to what has no path
+        folder, name = (whole, "") if follows else os.path.split(whole.rstrip("/"))
+        with seeing("links"):
+            folder = os.path.realpath(folder or "/")
+        if stat.S_ISLNK(self.mode(folder) or 0):
+            raise failed(errno.ELOOP, path)  # of links that lead in a circle one is left
+        return os.path.join(folder, name).rstrip("/") or "/"
 
-    def link_at(self, place: str) -> str | None:
-        """Where a symbolic link leads; None for what is none, or is no file's."""
-        if self.is_outside(place) and place != "/dev/shm":
-            return None
-        try:
-            return REAL.readlink(self.where(place))
-        except OSError:
-            return None
-
-    def beneath(self, place: str) -> str | None:
-        """The path of the disk that is seen at a place, where nothing is written over it."""
-        head, tail = place, ""
-        while self.origins and head:
-            if head in self.origins:
-                origin = self.origins[head]
-                return None if origin is None else origin + tail
-            head, _, name = head.rpartition("/")
-            tail = f"/{name}{tail}"
-        return place
+    def is_hidden(self, place: str) -> bool:
+        """Whether nothing of the disk is seen there."""
+        while place and place not in self.hidden:
+            place = place.rpartition("/")[0]
+        return bool(place)
 
     def above(self, place: str) -> str:
         """The path in the scratch folder at which a place is written."""
@@ -252,14 +219,11 @@ class ScratchDisk:
 
     def where(self, place: str) -> str:
         """The real path of what the program finds at a place; it may not exist."""
-        if self.is_outside(place):
-            return place
-        above, beneath = self.above(place), self.beneath(place)
+        above = self.above(place)
         mode = mode_of(above)
-        if mode is None:
-            return beneath or above
-        is_both = stat.S_ISDIR(mode) and beneath is not None and stat.S_ISDIR(mode_of(beneath) or 0)
-        return beneath if is_both else above
+        if self.is_hidden(place) or mode is not None and not stat.S_ISDIR(mode):
+            return above
+        return place if mode is None or is_folder(place) else above
 
     def found(self, path: object, follows: bool = True) -> str:
         """``where``, of a path as the program writes it."""
@@ -271,46 +235,37 @@ class ScratchDisk:
 
     def names(self, place: str) -> list[str]:
         """What is in a folder."""
-        beneath = self.beneath(place)
-        lists = [
-            path
-            for path in (beneath, self.above(place))
-            if path and stat.S_ISDIR(mode_of(path) or 0)
-        ]
-        if not lists or self.is_outside(place):
-            return REAL.listdir(self.where(place))
-        inside = place.rstrip("/")
-        names = dict.fromkeys(name for path in lists for name in REAL.listdir(path))
-        names |= dict.fromkeys(
-            key.rpartition("/")[2] for key in self.origins if key.rpartition("/")[0] == inside
-        )
+        both = [] if self.is_hidden(place) else [place]
+        folders = [path for path in dict.fromkeys((*both, self.above(place))) if is_folder(path)]
+        lists = map(REAL.listdir, folders or [self.where(place)])
+        names, inside = dict.fromkeys(chain(*lists)), place.rstrip("/")
         return [name for name in names if self.mode(f"{inside}/{name}") is not None]
+
+    def folder_of(self, descriptor: int) -> str:
+        """The place of an open folder, for what is named relative to it."""
+        return path_of_open(descriptor).removeprefix(self.folder) or "/"
 
     # --- what changes -------------------------------------------------------------------------------------------
 
-    def room_for(self, place: str) -> str:
+    def new_at(self, place: str) -> str:
         """The path in the scratch folder for something new, whose folder must be there."""
         self.is_touched = True
         folder = os.path.dirname(place)
         mode = self.mode(folder)
         if mode is None or not stat.S_ISDIR(mode):
-            code = errno.ENOENT if mode is None else errno.ENOTDIR
-            raise OSError(code, os.strerror(code), place)
+            raise failed(errno.ENOENT if mode is None else errno.ENOTDIR, place)
         os.makedirs(self.above(folder), exist_ok=True)
         return self.above(place)
 
     def copied(self, place: str, is_emptied: bool = False) -> str:
-        """The path in the scratch folder of what is at a place, copied there if it is not yet; devices stay.
-
-        ``is_emptied``: its bytes are not wanted.
-        """
+        """Where in the scratch folder what is at a place is, copied there, its bytes too if wanted; devices stay."""
         found, above = self.where(place), self.above(place)
         mode = mode_of(found)
         if mode is None:
-            return self.room_for(place)
+            return self.new_at(place)
         if found == above or stat.S_IFMT(mode) not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
             return found
-        self.room_for(place)
+        self.new_at(place)
         if stat.S_ISDIR(mode):
             os.makedirs(above, exist_ok=True)
         elif is_emptied:
@@ -324,81 +279,50 @@ class ScratchDisk:
             shutil.copy2(found, above, follow_symlinks=False)
         return above
 
+    def changed(self, path: object, follows: bool = True) -> str:
+        """The real path of something whose rights, times or length are about to change."""
+        place = self.place(path, follows)
+        return self.where(place) if self.mode(place) is None else self.copied(place)
+
+    def made(self, path: object, follows: bool = False) -> str:
+        """The real path of something new."""
+        place = self.place(path, follows)
+        if self.mode(place) is not None:
+            raise failed(errno.EEXIST, path)
+        return self.new_at(place)
+
     def hide(self, place: str) -> None:
         """Nothing of the disk is seen at a place, or below it, any more."""
-        self.is_touched = True
-        for key in [key for key in self.origins if key.startswith(f"{place}/")]:
-            del self.origins[key]
-        self.origins[place] = None
-
-    def remove(self, place: str) -> None:
-        """``os.remove`` and, of an empty folder, ``os.rmdir``."""
-        above = self.above(place)
-        if (mode := mode_of(above)) is not None:
-            (REAL.rmdir if stat.S_ISDIR(mode) else REAL.unlink)(above)
         if not self.is_outside(place):
-            self.hide(place)
+            self.is_touched = True
+            self.hidden = {other for other in self.hidden if not other.startswith(f"{place}/")}
+            self.hidden.add(place)
 
-    def move(self, source: str, target: str) -> None:
-        """``os.replace``: what is below the source is below the target from now on, wherever it lies."""
-        mode, old = self.mode(source), self.mode(target)
-        if mode is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
-        if source == target:
-            return
-        is_folder = stat.S_ISDIR(mode)
-        if old is not None and stat.S_ISDIR(old) != is_folder:
-            code = errno.ENOTDIR if is_folder else errno.EISDIR
-            raise OSError(code, os.strerror(code), target)
-        if old is not None and is_folder and self.names(target):
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target)
-        if self.is_outside(target) and is_folder and not self.is_outside(source):
-            # as from disk to disk: shutil.move copies
-            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source)
-        above = self.room_for(target)
-        if old is not None:
-            self.remove(target)
-        if self.is_outside(target) and not self.is_outside(source):
-            shutil.copy2(self.where(source), above, follow_symlinks=False)
-            self.remove(source)
-            return
-        beneath = self.beneath(source)
-        if mode_of(self.above(source)) is not None:
-            REAL.rename(self.above(source), above)
-        if self.is_outside(source):
-            return
-        moved = {
-            key: origin for key, origin in self.origins.items() if key.startswith(f"{source}/")
-        }
-        self.origins[target] = (
-            beneath if beneath is not None and mode_of(beneath) is not None else None
-        )
-        self.origins |= {target + key[len(source) :]: origin for key, origin in moved.items()}
-        self.hide(source)
+    def copied_whole(self, place: str) -> str:
+        """The path in the scratch folder of what is at a place, with all that is below it."""
+        above = self.copied(place)
+        if above != self.above(place):
+            raise LeavesTheDisk(f"moves {place!r}, which is neither file nor folder")
+        for name in self.names(place) if is_folder(above) else ():
+            self.copied_whole(f"{place}/{name}")
+        return above
 
-    def opened(self, path: object, flags: int, mode: int) -> str:
+    def opened(self, path: object, flags: int) -> str:
         """The real path to open; a file that is to be written is copied first."""
         if not flags & WRITES and not self.is_touched:
             return os.fsdecode(path)
         is_new = flags & os.O_CREAT and flags & os.O_EXCL
         place = self.place(path, follows=not (is_new or flags & getattr(os, "O_NOFOLLOW", 0)))
-        is_there = self.mode(place)
         if not flags & WRITES or self.is_outside(place):
             return self.where(place)
         if getattr(os, "O_TMPFILE", 0) and flags & os.O_TMPFILE == os.O_TMPFILE:
             return self.temp
-        if is_there is None:
-            return self.room_for(place) if flags & os.O_CREAT else self.where(place)
-        if is_new or stat.S_ISDIR(is_there):
-            code = errno.EEXIST if is_new else errno.EISDIR
-            raise OSError(code, os.strerror(code), os.fsdecode(path))
+        mode = self.mode(place)
+        if mode is None:
+            return self.new_at(place) if flags & os.O_CREAT else self.where(place)
+        if is_new or stat.S_ISDIR(mode):
+            raise failed(errno.EEXIST if is_new else errno.EISDIR, path)
         return self.copied(place, is_emptied=bool(flags & os.O_TRUNC))
-
-    def folder_of(self, descriptor: int) -> str:
-        """The place of an open folder, for what is named relative to it."""
-        seen = REAL.fstat(descriptor)
-        place, number = self.folders.get(descriptor, ("", None))
-        return place if number == (seen.st_dev, seen.st_ino) else path_of_open(descriptor)
 
 
 def path_of_open(descriptor: int) -> str:
@@ -419,10 +343,15 @@ def mode_of(path: str) -> int | None:
         return None
 
 
-class State(threading.local):
-    """Whether this thread is inside one of the replacements below, where ``os`` is the real one."""
+def is_folder(path: str) -> bool:
+    """Whether a folder, and no link to one, is at a real path."""
+    return stat.S_ISDIR(mode_of(path) or 0)
 
-    is_inside = False
+
+class State(threading.local):
+    """What the functions below lead this thread to: the program's disk, the real one, or a place without links."""
+
+    sees = "program"
 
 
 ON: list[ScratchDisk] = []
@@ -432,156 +361,133 @@ STATE = State()
 
 
 @contextmanager
-def seeing(is_real: bool) -> Iterator[None]:
-    """What runs here sees the real disk, or goes through the replacements again."""
-    before, STATE.is_inside = STATE.is_inside, is_real
+def seeing(what: str) -> Iterator[None]:
+    """What runs here sees ``program``, ``disk`` or ``links``, as ``State`` says."""
+    before, STATE.sees = STATE.sees, what
     try:
         yield
     finally:
-        STATE.is_inside = before
+        STATE.sees = before
 
 
 def redirected(real: Callable, through: Callable[..., object]) -> Callable:
-    """A function of Python's that goes through the disk while there is one: ``through(disk, real, ...)``."""
+    """A function that goes through the disk while there is one: ``through(disk, real, ...)``."""
 
     @functools.wraps(real)
     def replacement(*args, **kwargs):
-        if not ON or STATE.is_inside:
+        if not ON or STATE.sees == "disk":
             return real(*args, **kwargs)
-        with seeing(is_real=True):
+        if STATE.sees == "links":  # realpath asks, from the root on: what comes before has none
+            return real(ON[-1].where(args[0]), *args[1:], **kwargs)
+        with seeing("disk"):
             try:
                 return through(ON[-1], real, *args, **kwargs)
-            except OSError as error:  # a program is told of the path that it wrote
-                if isinstance(error.filename, str) and error.filename.startswith(ON[-1].home):
-                    error.filename = args[0] if args else error.filename
+            except OSError as error:  # a program is told of the paths that it wrote
+                for name, written in zip(("filename", "filename2"), args, strict=False):
+                    if str(getattr(error, name)).startswith(ON[-1].home):
+                        setattr(error, name, written)
                 raise
 
-    for known in (
-        os.supports_fd,
-        os.supports_dir_fd,
-        os.supports_follow_symlinks,
-        os.supports_effective_ids,
-    ):
-        if real in known:
-            known.add(replacement)
     return replacement
-
-
-def openers_of_numpy() -> dict:
-    """A table in which numpy holds ``open``, for its text files."""
-    source = sys.modules.get("numpy.lib._datasource") or sys.modules.get(
-        "numpy.lib._datasource_impl"
-    )
-    return getattr(getattr(source, "_file_openers", None), "_file_openers", {})
 
 
 def put_in_place(stack: ExitStack, replacements: dict[int, object]) -> None:
     """Put each wherever a loaded module holds what it stands for, and take it back when the stack ends."""
-    classes = [
-        kind
-        for module in (tempfile, glob)
-        for kind in vars(module).values()
-        if isinstance(kind, type)
-    ]
-    homes = [module for module in list(sys.modules.values()) if module is not None]
-    openers = openers_of_numpy()
-    for name, value in list(openers.items()):
-        if id(value) in replacements:
-            stack.callback(openers.__setitem__, name, value)
-            openers[name] = replacements[id(value)]
-    for home in (*homes, *classes):
-        names = getattr(home, "__dict__", None)
-        if names is None or getattr(home, "__name__", "").startswith("stepscope.tracing.scratch_"):
-            continue
-        for name, value in list(names.items()):
-            is_static = type(value) is staticmethod  # of the classes of glob, since Python 3.13
-            replacement = replacements.get(id(value.__func__ if is_static else value))
-            if replacement is not None and value is not replacement:
-                stack.callback(setattr, home, name, value)
-                setattr(home, name, staticmethod(replacement) if is_static else replacement)
-            defaults = getattr(value, "__defaults__", None) if home in classes else None
-            if defaults and any(id(default) in replacements for default in defaults):
+    # numpy holds ``open`` for its text files in a table
+    source = sys.modules.get("numpy.lib._datasource")
+    of_numpy = getattr(getattr(source, "_file_openers", None), "_file_openers", {})
+    own = sys.modules[__name__]
+    modules = [module for module in list(sys.modules.values()) if module is not own]
+    for table in (of_numpy, *(getattr(module, "__dict__", {}) for module in modules)):
+        for name, value in list(table.items()):
+            if replacements.get(id(value), value) is not value:
+                stack.callback(table.__setitem__, name, value)
+                table[name] = replacements[id(value)]
+    for kind in (*vars(tempfile).values(), *vars(glob).values()):
+        for name, value in list(vars(kind).items()) if isinstance(kind, type) else ():
+            held = getattr(value, "__func__", None)  # a static method: glob's, since Python 3.13
+            if id(held) in replacements:
+                stack.enter_context(patch.object(kind, name, staticmethod(replacements[id(held)])))
+            defaults = getattr(value, "__defaults__", None) or ()
+            if any(id(default) in replacements for default in defaults):
                 stack.callback(setattr, value, "__defaults__", defaults)
-                value.__defaults__ = tuple(
-                    replacements.get(id(default), default) for default in defaults
-                )
-
-
-def at(disk: ScratchDisk, path: object, folder: int | None) -> object:
-    """A path that may be relative to an open folder."""
-    if folder is None or isinstance(path, int) or os.path.isabs(path):
-        return path
-    return os.path.join(disk.folder_of(folder), os.fsdecode(path))
+                value.__defaults__ = tuple(replacements.get(id(one), one) for one in defaults)
 
 
 # --- Python's functions: each is given the disk, the real function and its arguments --------------------------------
 
 
-def reads(disk, real, path=".", *args, dir_fd=None, **kwargs):
-    """What only looks: ``os.stat``, ``access``, ``statvfs`` and their like."""
-    if isinstance(path, int):
-        return real(path, *args, **kwargs)
-    follows = kwargs.get("follow_symlinks", real.__name__ not in ("lstat", "readlink"))
-    return real(disk.found(at(disk, path, dir_fd), follows), *args, **kwargs)
+def at(disk: ScratchDisk, path: object, folder: int | None) -> object:
+    """A path that may be relative to an open folder."""
+    if folder is None or os.path.isabs(path):
+        return path
+    return os.path.join(disk.folder_of(folder), os.fsdecode(path))
 
 
-def changes(disk, real, path, *args, dir_fd=None, **kwargs):
-    """What changes a file that is there: ``os.chmod``, ``utime``, ``truncate`` and their like."""
-    if isinstance(path, int):
-        return real(path, *args, **kwargs)
-    follows = kwargs.get("follow_symlinks", not real.__name__.startswith("l"))
-    place = disk.place(at(disk, path, dir_fd), follows)
-    if disk.mode(place) is None:
-        return real(disk.where(place), *args, **kwargs)
-    return real(disk.copied(place), *args, **kwargs)
+NOT_FOLLOWED = "lstat readlink lchmod lchown lchflags mkdir mkfifo mknod".split()
+"""Functions that take a link at the path's end for itself."""
 
 
-def makes(disk, real, path, *args, dir_fd=None, **kwargs):
-    """What makes something new: ``os.mkdir``, ``mkfifo``, ``mknod``."""
-    place = disk.place(at(disk, path, dir_fd), follows=False)
-    if disk.mode(place) is not None:
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(path))
-    return real(disk.room_for(place), *args, **kwargs)
+def with_path(way: Callable[[ScratchDisk, object, bool], str]) -> Callable:
+    """How a function of ``os`` with one path goes through the disk: to the real path that ``way`` says."""
+
+    def through(disk, real, path, *args, dir_fd=None, **kwargs):
+        if isinstance(path, int):
+            return real(path, *args, **kwargs)
+        follows = kwargs.get("follow_symlinks", real.__name__ not in NOT_FOLLOWED)
+        return real(way(disk, at(disk, path, dir_fd), follows), *args, **kwargs)
+
+    return through
 
 
 def makes_link(disk, real, target, path, *args, dir_fd=None, **kwargs):
     """``os.symlink``."""
-    return real(target, makes(disk, lambda new: new, path, dir_fd=dir_fd), *args, **kwargs)
+    return real(target, disk.made(at(disk, path, dir_fd)), *args, **kwargs)
 
 
 def links(disk, real, source, path, *, src_dir_fd=None, dst_dir_fd=None, follow_symlinks=True):
     """``os.link``: of a copy, so that what is written by one of its names is seen by the other."""
     old = disk.copied(disk.place(at(disk, source, src_dir_fd), follow_symlinks))
-    return real(old, makes(disk, lambda new: new, path, dir_fd=dst_dir_fd))
+    return real(old, disk.made(at(disk, path, dst_dir_fd)))
 
 
 def removes(disk, real, path, *, dir_fd=None):
-    """``os.remove``, ``unlink`` and ``rmdir``."""
+    """``os.remove``, ``unlink`` and ``rmdir``: of an empty copy, by which the system says what it would say."""
     place = disk.place(at(disk, path, dir_fd), follows=False)
-    mode = disk.mode(place)
-    is_folder = mode is not None and stat.S_ISDIR(mode)
-    code = errno.ENOENT if mode is None else 0
-    if mode is not None and is_folder != (real.__name__ == "rmdir"):
-        code = errno.EISDIR if is_folder else errno.ENOTDIR
-    elif is_folder and disk.names(place):
-        code = errno.ENOTEMPTY
-    if code:
-        raise OSError(code, os.strerror(code), os.fsdecode(path))
-    disk.remove(place)
+    if is_folder(disk.where(place)) and disk.names(place) and real.__name__ == "rmdir":
+        raise failed(errno.ENOTEMPTY, path)
+    above = disk.above(place)
+    if disk.mode(place) is None or disk.copied(place, is_emptied=True) == above:
+        real(above)
+    disk.hide(place)
 
 
 def moves(disk, real, source, target, *, src_dir_fd=None, dst_dir_fd=None):
-    """``os.rename`` and ``os.replace``."""
-    old, new = at(disk, source, src_dir_fd), at(disk, target, dst_dir_fd)
-    disk.move(disk.place(old, follows=False), disk.place(new, follows=False))
+    """``os.rename`` and ``os.replace``: of a copy of the whole."""
+    old = disk.place(at(disk, source, src_dir_fd), follows=False)
+    new = disk.place(at(disk, target, dst_dir_fd), follows=False)
+    if disk.mode(old) is None:
+        raise failed(errno.ENOENT, source)
+    if is_folder(disk.where(new)) and is_folder(disk.where(old)) and disk.names(new):
+        raise failed(errno.ENOTEMPTY, target)
+    if old != new:
+        disk.new_at(new)
+        disk.copied(new, is_emptied=True)
+        real(disk.copied_whole(old), disk.above(new))
+        disk.hide(old)
+        disk.hide(new)
+
+
+def place_of(disk: ScratchDisk, path: object) -> str:
+    """The place of a folder that is named, open, or ``None``: the one to work in."""
+    if isinstance(path, int):
+        return disk.folder_of(path)
+    return disk.place("." if path is None else path)
 
 
 def lists(disk, real, path="."):
     """``os.listdir``."""
-    place = disk.place(
-        disk.folder_of(path) if isinstance(path, int) else "." if path is None else path
-    )
-    names = disk.names(place)
+    names = disk.names(place_of(disk, path))
     return list(map(os.fsencode, names)) if isinstance(path, bytes) else names
 
 
@@ -594,49 +500,33 @@ class Entry(os.PathLike):
     def __fspath__(self):
         return self.path
 
-    def __repr__(self) -> str:
-        return f"<DirEntry {self.name!r}>"
-
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         return os.stat(self.path, follow_symlinks=follow_symlinks)
 
     def inode(self) -> int:
-        return self.stat(follow_symlinks=False).st_ino
-
-    def is_kind(self, is_kind: Callable[[int], bool], follow_symlinks: bool) -> bool:
-        """Whether there is something of this kind."""
-        try:
-            return is_kind(self.stat(follow_symlinks=follow_symlinks).st_mode)
-        except OSError:
-            return False
+        return os.lstat(self.path).st_ino
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        return self.is_kind(stat.S_ISDIR, follow_symlinks)
+        return os.path.isdir(self.path) and (follow_symlinks or not self.is_symlink())
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        return self.is_kind(stat.S_ISREG, follow_symlinks)
+        return os.path.isfile(self.path) and (follow_symlinks or not self.is_symlink())
 
     def is_symlink(self) -> bool:
-        return self.is_kind(stat.S_ISLNK, False)
+        return os.path.islink(self.path)
 
     def is_junction(self) -> bool:
         return False
 
 
-class Entries:
+class Entries(Iterator, AbstractContextManager):
     """What ``os.scandir`` returns: to be gone through once, and closed."""
 
     def __init__(self, entries: list[Entry]):
         self.entries = iter(entries)
 
-    def __iter__(self):
-        return self
-
     def __next__(self) -> Entry:
         return next(self.entries)
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *_):
         self.close()
@@ -649,29 +539,20 @@ def scans(disk, real, path="."):
     """``os.scandir``."""
     if not disk.is_touched:
         return real(path)
-    path = "." if path is None else path
-    names = lists(disk, real, path)
-    return Entries(
-        [Entry(disk.folder_of(path) if isinstance(path, int) else path, name) for name in names]
-    )
+    folder = disk.folder_of(path) if isinstance(path, int) else "." if path is None else path
+    return Entries([Entry(folder, name) for name in lists(disk, real, path)])
 
 
 def changes_folder(disk, real, path):
     """``os.chdir``: a folder that only the program sees is one of the scratch folder."""
-    place = disk.place(disk.folder_of(path) if isinstance(path, int) else path)
+    place = place_of(disk, path)
     REAL.chdir(disk.where(place))
     disk.cwd = place
 
 
 def opens_descriptor(disk, real, path, flags, mode=0o777, *, dir_fd=None):
     """``os.open``."""
-    found = disk.opened(at(disk, path, dir_fd), flags, mode)
-    descriptor = real(found, flags, mode)
-    seen = REAL.fstat(descriptor)
-    if stat.S_ISDIR(seen.st_mode):
-        place = disk.place(at(disk, path, dir_fd))
-        disk.folders[descriptor] = place, (seen.st_dev, seen.st_ino)
-    return descriptor
+    return real(disk.opened(at(disk, path, dir_fd), flags), flags, mode)
 
 
 FLAGS = {
@@ -689,132 +570,127 @@ def opens(disk, real, file, mode="r", *args, **kwargs):
     opener = kwargs.get("opener") or (args[5] if len(args) > 5 else None)
     if opener:  # it makes the file by a function of its own
 
-        def through_door(_, flags):
-            with seeing(is_real=False):
+        def opened(_, flags):
+            with seeing("program"):
                 return opener(file, flags)
 
-        kwargs["opener"], args = through_door, args[:5]
+        kwargs["opener"], args = opened, args[:5]
         found = os.path.join(disk.temp, "opener")
     else:
-        flags = next((FLAGS[letter] for letter in mode if letter in FLAGS), 0) | (
-            os.O_RDWR if "+" in mode else 0
-        )
-        found = disk.opened(file, flags, 0o666)
+        flags = next((FLAGS[letter] for letter in mode if letter in FLAGS), 0)
+        found = disk.opened(file, flags | (os.O_RDWR if "+" in mode else 0))
     made = real(found, mode, *args, **kwargs)
     raw = getattr(made, "buffer", made)
     getattr(raw, "raw", raw).name = file
     return made
 
 
-class AnyFileIO(type):
-    """Every raw file counts as one, and one that is made goes through ``opens``."""
+class FileIO(io.FileIO):
+    """In place of ``io.FileIO``: torch saves by it under a name that is not ASCII, and programs derive from it."""
 
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, FILE_IO) if cls is FileIO else super().__instancecheck__(value)
+    def __init__(self, *args, **kwargs):
+        def made(*args, **kwargs):
+            super(FileIO, self).__init__(*args, **kwargs)
+            return self
 
-    def __call__(cls, *args, **kwargs):
-        return FILE_DOOR(super().__call__)(*args, **kwargs)
-
-
-FILE_IO = io.FileIO
-FILE_DOOR = functools.partial(redirected, through=opens)
+        redirected(made, opens)(*args, **kwargs)
 
 
-class FileIO(io.FileIO, metaclass=AnyFileIO):
-    """In place of ``io.FileIO``; a class, as programs derive from it."""
-
-
-REDIRECTED = {
-    reads: "stat lstat access readlink statvfs pathconf getxattr listxattr",
-    changes: "chmod lchmod chown lchown utime truncate setxattr removexattr chflags lchflags",
-    makes: "mkdir mkfifo mknod",
-    makes_link: "symlink",
-    links: "link",
-    removes: "remove unlink rmdir",
-    moves: "rename replace",
-    lists: "listdir",
-    scans: "scandir",
-    changes_folder: "chdir fchdir",
-    opens_descriptor: "open",
+OF_OS = {
+    "stat lstat access readlink statvfs pathconf getxattr listxattr": with_path(ScratchDisk.found),
+    "chmod lchmod chown lchown utime truncate setxattr removexattr chflags lchflags": with_path(
+        ScratchDisk.changed
+    ),
+    "mkdir mkfifo mknod": with_path(ScratchDisk.made),
+    "symlink": makes_link,
+    "link": links,
+    "remove unlink rmdir": removes,
+    "rename replace": moves,
+    "listdir": lists,
+    "scandir": scans,
+    "chdir fchdir": changes_folder,
+    "open": opens_descriptor,
+    "getcwd": lambda disk, real: disk.cwd,
+    "getcwdb": lambda disk, real: os.fsencode(disk.cwd),
 }
 """Functions of ``os``, and what they go through."""
 
 
 @functools.cache
-def all_doors() -> dict[int, object]:
+def of_python() -> dict[int, object]:
     """By the ``id`` of each function of Python's, what stands in its place."""
-    replacements = {}
-    for through, names in REDIRECTED.items():
-        for name in names.split():
-            if hasattr(REAL, name):
-                replacements[id(getattr(REAL, name))] = redirected(getattr(REAL, name), through)
-    replacements[id(REAL.getcwd)] = redirected(REAL.getcwd, lambda disk, real: disk.cwd)
-    replacements[id(REAL.getcwdb)] = redirected(
-        REAL.getcwdb, lambda disk, real: os.fsencode(disk.cwd)
-    )
-    replacements[id(io.open)] = redirected(io.open, opens)
-    replacements[id(io.open_code)] = redirected(
-        io.open_code, lambda disk, real, path: real(disk.found(path))
-    )
-    replacements[id(FILE_IO)] = FileIO
-    return replacements
+    pairs = [
+        (getattr(REAL, name), through)
+        for names, through in OF_OS.items()
+        for name in names.split()
+        if hasattr(REAL, name)
+    ]
+    pairs += [(io.open, opens), (io.open_code, with_path(ScratchDisk.found))]
+    return {id(real): redirected(real, through) for real, through in pairs} | {
+        id(io.FileIO): FileIO
+    }
 
 
 # --- libraries that open files in C -------------------------------------------------------------------------------
 
+READ, WRITE, CHANGE = 0, os.O_CREAT | os.O_TRUNC, os.O_CREAT | os.O_RDWR
 
-def whole(disk: ScratchDisk, path: object, mode: str) -> object:
-    """The real path for C: mode "r" only reads, "w" writes anew, "a" goes on from what is there."""
+
+def for_c(disk: ScratchDisk, path: object, flags: int) -> object:
+    """The real path for a library in C: it reads, writes anew, or goes on from what is there."""
     if not isinstance(path, (str, bytes, os.PathLike)):
         return path
     if not CAN_REDIRECT:
-        if mode != "r" and not may_change(disk, path):
+        if flags and not may_change(disk, path):
             raise LeavesTheDisk(f"writes {os.fsdecode(path)!r}")
         return path
-    flags = {"r": 0, "w": os.O_CREAT | os.O_TRUNC, "a": os.O_CREAT | os.O_RDWR}[mode]
-    found = disk.opened(path, flags, 0o666)
+    found = disk.opened(path, flags)
     return os.fsencode(found) if isinstance(path, bytes) else found
 
 
-def at_argument(number: int, name: str, mode: str | Callable[[tuple, dict], str]) -> Callable:
-    """A replacement for a function whose argument of this number, or name, is a file."""
+def at_argument(number: int, name: str, flags: int | None = None, *beside: str) -> Callable:
+    """A replacement for a function whose argument of this number, or name, is a file.
+
+    ``flags`` are None where the argument after it, ``mode``, says them. ``beside``: endings of files of the same name.
+    """
 
     def through(disk, real, *args, **kwargs):
-        wanted = mode if isinstance(mode, str) else mode(args, kwargs)
+        wanted = flags
+        if flags is None:
+            mode = str(args[number + 1] if len(args) > number + 1 else kwargs.get("mode", "r"))
+            wanted = READ if mode in ("r", "rb") else WRITE if mode[:1] == "w" else CHANGE
+        path = args[number] if len(args) > number else kwargs.get(name)
+        for ending in beside:
+            if disk.mode(place := disk.place(os.fsdecode(path) + ending)) is not None:
+                disk.copied(place)
         if len(args) > number:
-            args = (*args[:number], whole(disk, args[number], wanted), *args[number + 1 :])
+            args = (*args[:number], for_c(disk, path, wanted), *args[number + 1 :])
         elif name in kwargs:
-            kwargs[name] = whole(disk, kwargs[name], wanted)
+            kwargs[name] = for_c(disk, path, wanted)
         return real(*args, **kwargs)
 
     return through
 
 
-def mode_at(number: int, name: str = "mode", otherwise: str = "r") -> Callable[[tuple, dict], str]:
-    """The mode is an argument too: "w", or for reading and writing "a"."""
-
-    def mode(args: tuple, kwargs: dict) -> str:
-        said = str(args[number] if len(args) > number else kwargs.get(name, otherwise))
-        return "w" if said[:1] == "w" else "r" if said in ("r", "rb") else "a"
-
-    return mode
+def file_of_sqlite(database: object) -> str:
+    """The path of a data base, or nothing where it is in memory alone."""
+    name = os.fsdecode(database)
+    path = name.removeprefix("file:").partition("?")[0]
+    return "" if path == ":memory:" or "mode=memory" in name else path
 
 
 def connects(disk, real, database, *args, **kwargs):
     """``sqlite3.connect``: the data base is copied with the journals that may lie beside it."""
-    name = os.fsdecode(database)
-    uri, _, query = name.removeprefix("file:").partition("?")
-    is_uri = kwargs.get("uri") and name.startswith("file:")
-    path = uri if is_uri else name
-    if path in ("", ":memory:") or "mode=memory" in query or not CAN_REDIRECT:
+    path = file_of_sqlite(database)
+    if not path or not CAN_REDIRECT:
         return real(database, *args, **kwargs)
-    for beside in ("-wal", "-shm", "-journal"):
-        if disk.mode(disk.place(path + beside)) is not None:
-            disk.copied(disk.place(path + beside))
-    found = whole(disk, path, "a")
-    if mode_of(found) is None and not mode_of(os.path.dirname(found)):
-        return real(database, *args, **kwargs)
-    return real(f"file:{found}?{query}" if is_uri else found, *args, **kwargs)
+
+    def opened(found):
+        is_uri = kwargs.get("uri") and os.fsdecode(database).startswith("file:")
+        found = os.fsdecode(database).replace(path, found, 1) if is_uri else found
+        return real(found, *args, **kwargs)
+
+    return at_argument(0, "database", CHANGE, "-wal", "-shm", "-journal")(disk, opened, path)
 
 
 LARGE_BYTES = 2**26
@@ -823,99 +699,76 @@ LARGE_BYTES = 2**26
 
 def maps(disk, real, kind, filename, dtype="uint8", mode="r+", *args, **kwargs):
     """``np.memmap``: what is written to a large file stays in this mapping alone."""
-    if (
-        mode in ("r+", "readwrite")
-        and isinstance(filename, (str, bytes, os.PathLike))
-        and CAN_REDIRECT
-    ):
+    is_path = isinstance(filename, (str, bytes, os.PathLike))
+    if mode in ("r+", "readwrite") and is_path and CAN_REDIRECT:
         found = disk.found(filename)
         is_below = not found.startswith(disk.home)
         if is_below and mode_of(found) is not None and REAL.stat(found).st_size > LARGE_BYTES:
             mode = "copyonwrite"
-    with seeing(is_real=False):
+    with seeing("program"):
         return real(kind, filename, dtype, mode, *args, **kwargs)
 
 
-def opens_ndbm(disk, real, filename, *args, **kwargs):
-    """``dbm.ndbm``: the library in C adds an ending of its own to the name."""
-    name = os.fsdecode(filename)
-    for ending in (".db", ".dir", ".pag"):
-        if disk.mode(disk.place(name + ending)) is not None:
-            disk.copied(disk.place(name + ending))
-    return real(whole(disk, name, "a"), *args, **kwargs)
-
-
-READ, WRITE, CHANGE = (
-    lambda number, name, mode=mode: at_argument(number, name, mode) for mode in "rwa"
+LIBRARIES = (
+    ("torch._C", "PyTorchFileReader", at_argument(0, "file", READ)),
+    ("torch._C", "PyTorchFileWriter", at_argument(0, "file", WRITE)),
+    ("torch._C", "import_ir_module", at_argument(1, "file", READ)),
+    ("torch.jit._script", "RecursiveScriptModule.save", at_argument(1, "f", WRITE)),
+    ("torch", "from_file", at_argument(0, "filename", CHANGE)),
+    ("torch.autograd.profiler", "profile.export_chrome_trace", at_argument(1, "path", WRITE)),
+    ("torch.storage", "UntypedStorage.from_file", at_argument(0, "filename", CHANGE)),
+    ("sqlite3", "connect", connects),
+    ("numpy", "memmap.__new__", maps),
+    ("_gdbm", "open", at_argument(0, "filename", CHANGE)),
+    ("_dbm", "open", at_argument(0, "filename", CHANGE, ".db", ".dir", ".pag")),
+    ("safetensors", "safe_open", at_argument(0, "filename", READ)),
+    ("safetensors", "serialize_file", at_argument(1, "filename", WRITE)),
+    ("tokenizers", "Tokenizer.save", at_argument(1, "path", WRITE)),
+    ("tokenizers", "Tokenizer.from_file", at_argument(0, "path", READ)),
+    ("h5py.h5f", "create", at_argument(0, "name", WRITE)),
+    ("h5py.h5f", "open", at_argument(0, "name", CHANGE)),
+    ("pyarrow.lib", "OSFile", at_argument(0, "path")),
+    ("pyarrow.lib", "memory_map", at_argument(0, "path")),
+    ("pyarrow.lib", "create_memory_map", at_argument(0, "path", WRITE)),
+    ("pyarrow.parquet.core", "ParquetWriter.__init__", at_argument(1, "where", WRITE)),
+    ("pyarrow.parquet.core", "ParquetFile.__init__", at_argument(1, "source", READ)),
+    ("pyarrow.parquet.core", "ParquetDataset.__init__", at_argument(1, "path_or_paths", READ)),
+    ("pyarrow._csv", "write_csv", at_argument(1, "output_file", WRITE)),
+    ("pyarrow._csv", "read_csv", at_argument(0, "input_file", READ)),
+    ("pyarrow.feather", "write_feather", at_argument(1, "dest", WRITE)),
+    ("pyarrow.feather", "read_table", at_argument(0, "source", READ)),
+    ("torchvision.io.image", "read_file", at_argument(0, "path", READ)),
+    ("torchvision.io.image", "write_file", at_argument(0, "filename", WRITE)),
+    ("torchvision.io.image", "write_png", at_argument(1, "filename", WRITE)),
+    ("torchvision.io.image", "write_jpeg", at_argument(1, "filename", WRITE)),
+    ("cv2", "imwrite", at_argument(0, "filename", WRITE)),
+    ("cv2", "imread", at_argument(0, "filename", READ)),
+    ("cv2", "VideoWriter", at_argument(0, "filename", WRITE)),
+    ("soundfile", "SoundFile.__init__", at_argument(1, "file")),
+    ("lmdb", "open", at_argument(0, "path", CHANGE)),
+    ("lmdb", "Environment", at_argument(0, "path", CHANGE)),
 )
-LIBRARIES = {
-    "torch._C": {
-        "PyTorchFileReader": READ(0, "file"),
-        "PyTorchFileWriter": WRITE(0, "file"),
-        "import_ir_module": READ(1, "file"),
-    },
-    "torch.jit._script": {"RecursiveScriptModule.save": WRITE(1, "f")},
-    "torch": {"from_file": CHANGE(0, "filename")},
-    "torch.autograd.profiler": {"profile.export_chrome_trace": WRITE(1, "path")},
-    "torch.storage": {"UntypedStorage.from_file": CHANGE(0, "filename")},
-    "sqlite3": {"connect": connects},
-    "numpy": {"memmap.__new__": maps},
-    "_gdbm": {"open": CHANGE(0, "filename")},
-    "_dbm": {"open": opens_ndbm},
-    "safetensors": {"safe_open": READ(0, "filename"), "serialize_file": WRITE(1, "filename")},
-    "tokenizers": {
-        "Tokenizer.save": WRITE(1, "path"),
-        "Tokenizer.from_file": READ(0, "path"),
-    },
-    "h5py.h5f": {"create": WRITE(0, "name"), "open": CHANGE(0, "name")},
-    "pyarrow.lib": {
-        "OSFile": at_argument(0, "path", mode_at(1)),
-        "memory_map": at_argument(0, "path", mode_at(1)),
-        "create_memory_map": WRITE(0, "path"),
-    },
-    "pyarrow.parquet.core": {
-        "ParquetWriter.__init__": WRITE(1, "where"),
-        "ParquetFile.__init__": READ(1, "source"),
-        "ParquetDataset.__init__": READ(1, "path_or_paths"),
-    },
-    "pyarrow._csv": {"write_csv": WRITE(1, "output_file"), "read_csv": READ(0, "input_file")},
-    "pyarrow.feather": {"write_feather": WRITE(1, "dest"), "read_table": READ(0, "source")},
-    "torchvision.io.image": {"read_file": READ(0, "path")}
-    | {
-        name: WRITE(number, "filename")
-        for name, number in (("write_file", 0), ("write_png", 1), ("write_jpeg", 1))
-    },
-    "cv2": {
-        "imwrite": WRITE(0, "filename"),
-        "imread": READ(0, "filename"),
-        "VideoWriter": WRITE(0, "filename"),
-    },
-    "soundfile": {"SoundFile.__init__": at_argument(1, "file", mode_at(2))},
-    "lmdb": {"open": CHANGE(0, "path"), "Environment": CHANGE(0, "path")},
-}
-"""By module: functions that open a file in C, and the replacement of each."""
+"""Functions that open a file in C: the module, its name there, and what it goes through."""
 
 
-def look(disk: ScratchDisk, stack: ExitStack) -> None:
+def look(waiting: list[tuple], stack: ExitStack) -> None:
     """Lead the libraries that have been loaded since through the disk."""
     replacements = {}
-    for module in [name for name in disk.waiting if name in sys.modules]:
-        for name, through in disk.waiting.pop(module).items():
-            home, _, last = name.rpartition(".")
-            owner = getattr(sys.modules[module], home, None) if home else sys.modules[module]
-            real = getattr(owner, last, None)
-            if real is None:
-                continue
-            if home:
-                replacement = redirected(real, through)
-                is_static = isinstance(vars(owner).get(last), staticmethod)
-                stack.enter_context(
-                    patch.object(
-                        owner, last, staticmethod(replacement) if is_static else replacement
-                    )
-                )
-            else:
-                replacements[id(real)] = redirected(real, through)
+    for row in [row for row in waiting if row[0] in sys.modules]:
+        waiting.remove(row)
+        module, name, through = row
+        home, _, last = name.rpartition(".")
+        owner = getattr(sys.modules[module], home, None) if home else sys.modules[module]
+        real = getattr(owner, last, None)
+        if real is None:
+            continue
+        replacement = redirected(real, through)
+        if not home:
+            replacements[id(real)] = replacement
+            continue
+        is_static = isinstance(vars(owner).get(last), staticmethod)
+        replacement = staticmethod(replacement) if is_static else replacement
+        stack.enter_context(patch.object(owner, last, replacement))
     if replacements:
         put_in_place(stack, replacements)
 
@@ -940,10 +793,9 @@ def is_only_read(command: object) -> bool:
     """Whether a command, as ``subprocess`` is given it, starts a program that is known to write nothing."""
     if isinstance(command, (str, bytes, os.PathLike)):
         text = TO_NOBODY.sub("", os.fsdecode(command))
-        if OF_A_SHELL.search(text):
-            return False
-        if "|" in text:
-            return all(map(is_only_read, text.split("|")))
+        parts = text.split("|")
+        if OF_A_SHELL.search(text) or len(parts) > 1:
+            return not OF_A_SHELL.search(text) and all(map(is_only_read, parts))
         words = text.split()
     else:
         words = list(map(os.fsdecode, command))
@@ -951,16 +803,15 @@ def is_only_read(command: object) -> bool:
         return is_only_read(words[2])
     name = os.path.basename(words[0]).removesuffix(".exe") if words else ""
     if name == "git":
-        rest = iter(words[1:])
-        for word in rest:
-            if word == "-C":
-                next(rest, None)
-            elif word != "--no-pager":
-                return word in GIT_ONLY_READS and not any(
-                    other.startswith("--output") for other in words
-                )
-        return False
+        asked = re.sub(r"^(-C \S+ |--no-pager )*", "", " ".join(words[1:])).split(" ")
+        return asked[0] in GIT_ONLY_READS and not any(w.startswith("--output") for w in asked)
     return name in ONLY_READ or (len(words) == 2 and words[1] in VERSIONS)
+
+
+def words_of(command: object) -> str:
+    """A command as one would type it."""
+    is_list = isinstance(command, (list, tuple))
+    return " ".join(map(os.fsdecode, command)) if is_list else os.fsdecode(command)
 
 
 def spawns(*_, **__):
@@ -991,23 +842,12 @@ def may_change(disk: ScratchDisk, path: object, folder: int = -1) -> bool:
     return mode is not None and stat.S_IFMT(mode) in (stat.S_IFCHR, stat.S_IFIFO, stat.S_IFSOCK)
 
 
-CHANGES = {
-    "os.mkdir": 1,
-    "os.rmdir": 1,
-    "os.remove": 1,
-    "os.rename": 2,
-    "os.symlink": 2,
-    "os.link": 2,
-    "os.chmod": 1,
-    "os.chown": 1,
-    "os.utime": 1,
-    "os.truncate": 1,
-    "os.setxattr": 1,
-    "os.removexattr": 1,
-    "os.chflags": 1,
-    "sqlite3.connect": 1,
-}
-"""Audit events that change files, and how many of their arguments name one."""
+CHANGES = dict.fromkeys(
+    "os.mkdir os.rmdir os.remove os.chmod os.chown os.utime os.truncate os.setxattr os.removexattr os.chflags "
+    "sqlite3.connect".split(),
+    slice(1),
+) | {"os.rename": slice(2), "os.symlink": slice(1, 2), "os.link": slice(1, 2)}
+"""Audit events that change files, and which of their arguments name one."""
 
 STARTS = {
     "subprocess.Popen": 1,
@@ -1020,7 +860,7 @@ STARTS = {
 """Audit events that start another program, and which argument has its words."""
 
 
-def refuse_past_the_doors(event: str, args: tuple) -> None:
+def refuse_past_the_disk(event: str, args: tuple) -> None:
     """The audit hook: what would change a real file is refused, whoever does it. Raises: LeavesTheDisk."""
     if not ON or not (event == "open" or event in CHANGES or event in STARTS):
         return
@@ -1030,83 +870,40 @@ def refuse_past_the_doors(event: str, args: tuple) -> None:
             raise LeavesTheDisk(f"starts another program, {words_of(args[STARTS[event]])!r}")
     elif event == "open":
         path, _, flags = args
-        if (
-            isinstance(flags, int)
-            and flags & WRITES
-            and not isinstance(path, int)
-            and not may_change(disk, path)
-        ):
+        is_written = isinstance(flags, int) and flags & WRITES and not isinstance(path, int)
+        if is_written and not may_change(disk, path):
             raise LeavesTheDisk(f"opens {os.fsdecode(path)!r} for writing past Python's own open")
     else:
         folder = args[-1] if isinstance(args[-1], int) else -1
-        named = args[1:2] if event in ("os.symlink", "os.link") else args[: CHANGES[event]]
-        for path in named:
-            text = path if isinstance(path, int) else os.fsdecode(path)
-            if event == "sqlite3.connect":
-                text = text.removeprefix("file:").partition("?")[0]
-                if text in ("", ":memory:") or "mode=memory" in str(path):
-                    continue
-                path = text
+        for path in args[CHANGES[event]]:
+            if event == "sqlite3.connect" and not (path := file_of_sqlite(path)):
+                continue
             if not may_change(disk, path, folder):
+                text = path if isinstance(path, int) else os.fsdecode(path)
                 raise LeavesTheDisk(f"{event} of {text!r} past Python's own functions")
-
-
-def words_of(command: object) -> str:
-    """A command as one would type it."""
-    return (
-        " ".join(map(os.fsdecode, command))
-        if isinstance(command, (list, tuple))
-        else os.fsdecode(command)
-    )
-
-
-# --- what is around a disk -------------------------------------------------------------------------------------------
-
-
-def prepare(disk: ScratchDisk, stack: ExitStack) -> None:
-    """What else has to be otherwise while there is a scratch disk."""
-    install_hook()
-    # ``dbm.open`` loads one and opens with it in the same breath
-    for name in ("dbm.gnu", "dbm.ndbm"):
-        with suppress(ImportError):
-            import_module(name)
-    disk.waiting = dict(LIBRARIES)
-    disk.look = lambda: look(disk, stack)
-    disk.look()
-    register = atexit.register
-
-    def register_on_scratch(function, *args, **kwargs):
-        """What a program leaves to be done at the exit is done on a scratch disk too."""
-        register(at_exit, function, args, kwargs)
-        return function
-
-    starts = [
-        importlib.import_module(f"multiprocessing.{name}").Popen
-        for name in ("popen_forkserver", "popen_spawn_posix")
-        if CAN_REDIRECT
-    ]
-    names = {"TMPDIR": disk.temp, SWITCH: "1", "GIT_OPTIONAL_LOCKS": "0", "HF_HUB_DISABLE_XET": "1"}
-    for change in (
-        patch.dict(os.environ, names),
-        patch.object(tempfile, "tempdir", disk.temp),
-        patch.object(sys, "dont_write_bytecode", True),
-        patch.object(shutil, "_use_fd_functions", False),
-        patch.object(atexit, "register", register_on_scratch),
-        *(patch.object(kind, "_launch", spawns) for kind in starts),
-    ):
-        stack.enter_context(change)
-
-
-def at_exit(function: Callable, args: tuple, kwargs: dict) -> None:
-    """A function that a program wanted called when Python ends."""
-    with on_scratch_disk():
-        function(*args, **kwargs)
 
 
 @functools.cache
 def install_hook() -> None:
     """An audit hook stays for as long as the process; without a scratch disk it does nothing."""
-    sys.addaudithook(refuse_past_the_doors)
+    sys.addaudithook(refuse_past_the_disk)
+
+
+# --- what is around a disk -------------------------------------------------------------------------------------------
+
+
+def register_on_scratch(register: Callable) -> Callable:
+    """``atexit.register``: what a program leaves to be done at the exit is done on a scratch disk too."""
+
+    def at_exit(function, args, kwargs):
+        with on_scratch_disk():
+            function(*args, **kwargs)
+
+    def registered(function, *args, **kwargs):
+        register(at_exit, function, args, kwargs)
+        return function
+
+    return registered
 
 
 @contextmanager
@@ -1115,12 +912,33 @@ def on_scratch_disk() -> Iterator[ScratchDisk]:
     if ON:
         yield ON[-1]
         return
+    install_hook()
+    # ``dbm.open`` loads one and opens with it in the same breath
+    for name in ("dbm.gnu", "dbm.ndbm"):
+        with suppress(ImportError):
+            importlib.import_module(name)
+    starts = [
+        importlib.import_module(f"multiprocessing.{name}").Popen
+        for name in ("popen_forkserver", "popen_spawn_posix")
+        if CAN_REDIRECT
+    ]
     disk = ScratchDisk()
+    names = {"TMPDIR": disk.temp, SWITCH: "1", "GIT_OPTIONAL_LOCKS": "0", "HF_HUB_DISABLE_XET": "1"}
     with ExitStack() as stack:
         stack.callback(remove_scratch, disk)
         stack.callback(REAL.chdir, disk.started_in)
-        prepare(disk, stack)
-        put_in_place(stack, all_doors() if CAN_REDIRECT else {})
+        disk.look = functools.partial(look, list(LIBRARIES), stack)
+        disk.look()
+        for change in (
+            patch.dict(os.environ, names),
+            patch.object(tempfile, "tempdir", disk.temp),
+            patch.object(sys, "dont_write_bytecode", True),
+            patch.object(shutil, "_use_fd_functions", False),
+            patch.object(atexit, "register", register_on_scratch(atexit.register)),
+            *(patch.object(kind, "_launch", spawns) for kind in starts),
+        ):
+            stack.enter_context(change)
+        put_in_place(stack, of_python() if CAN_REDIRECT else {})
         ON.append(disk)
         stack.callback(ON.remove, disk)
         yield disk

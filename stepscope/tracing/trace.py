@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -18,13 +17,12 @@ from memkit.program.log import timeline_of
 from memkit.setup import DEVICES
 from memkit.timeline import MAX_STEPS, MemoryTimeline
 from memkit.tracing import trace as kit
-from memkit.tracing.kernels import kernels_on_meta
+from memkit.tracing.cuda import kernels_on_meta
 from memkit.tracing.trace import Lines
-from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, as_whole_number
+from memkit.units import as_one_of, as_whole_number
 from stepscope.program.threads import watching_threads
 from stepscope.tracing.card import counted
-from stepscope.tracing.cpu import fake_cpu_for_script
-from stepscope.tracing.cuda import pretend_cuda_for_script
+from stepscope.tracing.devices import fake_cpu_for_script, pretend_cuda_for_script
 from stepscope.tracing.evaluations import Evaluations
 from stepscope.tracing.host import META, Place, Places, place_named
 from stepscope.tracing.log import (
@@ -35,7 +33,7 @@ from stepscope.tracing.log import (
     ScriptLog,
     as_compiled,
 )
-from stepscope.tracing.patched import Patches
+from stepscope.tracing.patched import patching_libraries, replaced
 from stepscope.tracing.refusals import NeedsValues, not_followed, refuse_dtypes, refuse_unseen
 from stepscope.tracing.scratch_disk import REFUSED, on_scratch_disk
 from stepscope.tracing.values import (
@@ -106,8 +104,7 @@ def trace_script(
             tracer.known.assumptions = assumptions
             run_steps(build, steps, tracer)
     assumptions.refuse_unused()
-    granularity = ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1
-    timeline = timeline_of(tracer.log, source="traced", device=device, granularity=granularity)
+    timeline = timeline_of(tracer.log, "traced", device)
     refused = [
         f"this was refused, and the program went on without it: {what}"
         for what in dict.fromkeys(REFUSED)
@@ -166,12 +163,8 @@ class ScriptTracer(kit.Tracer):
                 out = func.decompose(*args, **kwargs)
             if out is not NotImplemented:
                 return out
-        if (
-            func is aten.copy_.default
-            and self.device_type == "meta"
-            and args[1].is_meta
-            and not args[0].is_meta
-        ):
+        is_copy = func is aten.copy_.default and self.device_type == "meta"
+        if is_copy and args[1].is_meta and not args[0].is_meta:
             return args[0]  # to the host: no values move
         if func._schema.is_mutable:
             self.before_write(args[0])
@@ -179,9 +172,8 @@ class ScriptTracer(kit.Tracer):
         if place is Place.HOST:
             if func._schema.is_mutable and isinstance(args[0], Tensor) and not args[0].is_meta:
                 return args[0]  # a small tensor of the host keeps the values that it had
-            args, kwargs = self.places.together(
-                (args, kwargs), with_numbers=func is aten.stack.default
-            )
+            stacks = func is aten.stack.default
+            args, kwargs = self.places.together((args, kwargs), with_numbers=stacks)
         return super().run(func, args, kwargs, frame)
 
     def called(self, func, args, kwargs, frame):
@@ -192,16 +184,13 @@ class ScriptTracer(kit.Tracer):
                 return self.decomposed(func, args, kwargs, error)
             out = self.from_values(func, args, kwargs, error, frame)
         except RuntimeError as error:
-            if (
-                func is aten._local_scalar_dense.default
-                or "cannot be called on meta tensors" in str(error)
-            ):
+            is_read = func is aten._local_scalar_dense.default
+            if is_read or "cannot be called on meta tensors" in str(error):
                 out = self.from_values(func, args, kwargs, error, frame)
-            elif "expected device meta" in str(error) and any(
-                t.requires_grad for t in tensors_in(args)
-            ):
-                raise OutsideBuild from error
             else:
+                is_trained = any(t.requires_grad for t in tensors_in(args))
+                if "expected device meta" in str(error) and is_trained:
+                    raise OutsideBuild from error
                 raise
         refuse_dtypes(func, args)
         self.known.follow(func, args, kwargs, out)
@@ -212,9 +201,8 @@ class ScriptTracer(kit.Tracer):
         with self:
             out = func.decompose(*args, **kwargs)
         if out is NotImplemented:
-            raise not_followed(
-                func, "give it a kernel without values by torch.library.register_fake"
-            ) from error
+            instead = "give it a kernel without values by torch.library.register_fake"
+            raise not_followed(func, instead) from error
         return out
 
     def from_values(self, func, args, kwargs, error, frame):
@@ -232,9 +220,8 @@ class ScriptTracer(kit.Tracer):
             return out
         if not isinstance(real, Tensor):
             return real
-        out = torch.empty_strided(
-            real.shape, real.stride(), dtype=real.dtype, device=args[0].device
-        )
+        device = args[0].device
+        out = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=device)
         # torch's DeviceMesh puts the fake tensors' mode aside
         return real if has_values(out) else out
 
@@ -260,15 +247,11 @@ class ScriptTracer(kit.Tracer):
         if tensor.layout is not torch.strided:
             refuse_unseen([tensor])
         storage = tensor.untyped_storage()
-        key = storage._cdata
-        if (
-            key in self.blocks
-            or key in self.places.off_card
-            or tensor.device.type != self.device_type
-        ):
+        is_known = storage._cdata in self.blocks or storage in self.places.off_card
+        if is_known or tensor.device.type != self.device_type:
             return
         if self.place is not Place.CARD:
-            self.places.put(storage, self.place)
+            self.places.off_card[storage] = self.place
             return
         super().note(tensor, op, frame, num_bytes)
 
@@ -281,28 +264,24 @@ class ScriptTracer(kit.Tracer):
         elif key not in self.watches:
             return RESIZE(storage, num_bytes)
         if num_bytes:
-            self.blocks[key] = self.log.allocate(
-                num_bytes, "resize_", self.lines.of(sys._getframe(1))
-            )
+            line = self.lines.of(sys._getframe(1))
+            self.blocks[key] = self.log.allocate(num_bytes, "resize_", line)
         return RESIZE(storage, num_bytes)
 
     def before_write(self, written: object) -> None:
         """Say so if a weight is written over after its backward, or in it, by no optimizer of torch's."""
         log = self.log
         is_later = log.phase == "backward" or (log.phase == "forward" and log.micro_batch > 1)
-        if (
-            self.on_update
-            and is_later
-            and any(self.block_of(t) in log.trained for t in tensors_in(written))
-        ):
+        if not self.on_update or not is_later:
+            return
+        if any(self.block_of(t) in log.trained for t in tensors_in(written)):
             self.on_update()
 
     def before_optimizer(self, optimizer, *_) -> None:
         """Remember an optimizer of which weights have no gradient: what they would cost is not in the peak."""
         with torch._C.DisableTorchFunction():
-            wanted = [
-                p for group in optimizer.param_groups for p in group["params"] if p.requires_grad
-            ]
+            trained = (p for group in optimizer.param_groups for p in group["params"])
+            wanted = [p for p in trained if p.requires_grad]
             num_missing = sum(p.grad is None for p in wanted)
         self.missing.pop(id(optimizer), None)
         if num_missing and optimizer.param_groups:
@@ -312,7 +291,7 @@ class ScriptTracer(kit.Tracer):
             )
 
     def now(self, change: str, *args: object) -> None:
-        self.patches.look()
+        self.look()
         super().now(change, *args)
 
     def saw(self, part: str, tensors: list[Tensor]) -> None:
@@ -338,28 +317,27 @@ def recording(device: str, *, starts_in_host: bool = False):
         if device == "cuda":
             tracer = ScriptTracer("meta")
             mode = stack.enter_context(pretend_cuda_for_script(starts_in_host=starts_in_host))
-            stack.enter_context(counted(lambda: tracer.log))
+            stack.enter_context(counted(tracer))
         else:
             tracer = ScriptTracer("cpu")
             mode = stack.enter_context(fake_cpu_for_script(tracer))
-            stack.enter_context(kernels_on_meta("cpu"))
+            stack.enter_context(kernels_on_meta())
         # A real tensor is the host's, which the CPU's rules alone count.
         stack.enter_context(watching_threads(lambda tensor: device == "cpu" or tensor.is_meta))
         tracer.known, tracer.about_number = mode.known, mode.about_number
         # a CPU's mode has none: nothing moves
         tracer.places = getattr(mode, "places", tracer.places)
         mode.before_write = tracer.before_write
-        stack.enter_context(
-            patch.object(torch, "compile", functools.partial(as_compiled, tracer, torch.compile))
-        )
-        resize = patch.object(
-            torch.UntypedStorage, "resize_", lambda storage, size: tracer.resize(storage, size)
-        )
-        stack.enter_context(resize)
-        stack.callback(register_optimizer_step_pre_hook(tracer.before_optimizer).remove)
         called = Evaluations(tracer).around(torch.nn.Module.__call__)
-        stack.enter_context(patch.object(torch.nn.Module, "__call__", called))
-        tracer.patches = Patches(tracer, stack)
+        changes = replaced(
+            (torch, "compile", functools.partial(as_compiled, tracer, torch.compile)),
+            (torch.UntypedStorage, "resize_", lambda *args: tracer.resize(*args)),
+            (torch.nn.Module, "__call__", called),
+        )
+        stack.enter_context(changes)
+        stack.callback(register_optimizer_step_pre_hook(tracer.before_optimizer).remove)
+        tracer.look = patching_libraries(tracer, stack)
+        tracer.look()
         stack.enter_context(tracer)
         tracer.calibrate()
         tracer.forget()

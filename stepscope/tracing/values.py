@@ -20,7 +20,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from math import prod
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -48,12 +48,8 @@ FILLED = {"zeros_like", "new_zeros", "ones_like", "new_ones", "full_like", "new_
 DRAWN = {"rand": torch.rand, "randint": torch.randint, "randperm": torch.randperm}
 """Draws by which programs shuffle, index and skip layers: made anew, with a seed of the trace's own."""
 
-DECIDED_BY_ONE = {
-    "bitwise_or": True,
-    "logical_or": True,
-    "bitwise_and": False,
-    "logical_and": False,
-}
+DECIDED_BY_ONE = dict.fromkeys(("bitwise_or", "logical_or"), True)
+DECIDED_BY_ONE |= dict.fromkeys(("bitwise_and", "logical_and"), False)
 """Operations that return this value wherever one operand is it: a loop that ends at a length ends, whatever else."""
 
 OVERWRITES = ("zero_", "fill_")
@@ -64,13 +60,7 @@ CHANGES_SIZE = ("resize_", "set_", "resize_as_")
 INDEX_BYTES = 8
 UNIQUE = ("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive")
 ASSUMED = {
-    "_local_scalar_dense",
-    "allclose",
-    "bincount",
-    "equal",
-    "nonzero",
-    "masked_select",
-    "index",
+    *"_local_scalar_dense allclose bincount equal nonzero masked_select index".split(),
     *UNIQUE,
 }
 """Operations for which one number says what they return."""
@@ -81,36 +71,31 @@ class Unknown(Exception):
 
 
 class KnownValues:
-    """Real copies of tensors whose values follow from the program's text, by the address of their storage."""
+    """Real copies of tensors whose values follow from the program's text, by their storage."""
 
     def __init__(self):
-        self.copies: dict[int, Tensor | Callable[[], Tensor]] = {}
-        self.watches: dict[int, weakref.ref] = {}
+        # of a storage, as long as it lives: the copy, or a function that makes it
+        self.copies = weakref.WeakKeyDictionary()
         self.chance = torch.Generator("cpu").manual_seed(0)
         self.assumptions = Assumptions({})
         self.num_questions = 0  # so often a program has asked what only values could say
 
     def value_of(self, tensor: Tensor) -> Tensor | None:
         """A real tensor with the same values, None where they are not known or too many."""
-        if (
-            prod(tensor.shape) * tensor.element_size() > MAX_BYTES
-            or tensor.layout is not torch.strided
-        ):
+        if not is_small(tensor) or tensor.layout is not torch.strided:
             return None
         if type(tensor) in (Tensor, torch.nn.Parameter) and not tensor.is_meta:
             return tensor
         if not isinstance(tensor, FakeTensor) and not tensor.is_meta:
             return None
-        key = tensor.untyped_storage()._cdata
-        copy = self.copies.get(key)
+        copy = self.copies.get(tensor.untyped_storage())
         if copy is None and tensor.numel():
             return None
-        if copy is None:  # what holds no value holds none that is unknown
-            with _disable_current_modes():
-                return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
         with _disable_current_modes(), torch.no_grad():
+            if copy is None:  # what holds no value holds none that is unknown
+                return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
             if not isinstance(copy, Tensor):
-                copy = self.copies[key] = copy()
+                copy = self.copies[tensor.untyped_storage()] = copy()
             if copy.dtype is not tensor.dtype:  # such as bytes that torch.load has read
                 if copy.nbytes % tensor.element_size():
                     return None
@@ -127,14 +112,13 @@ class KnownValues:
         if isinstance(value, (list, tuple)):
             return type(value)([self.values_in(item) for item in value])
         if isinstance(value, dict):
-            return {
-                name: self.values_in(item) for name, item in value.items() if name != "pin_memory"
-            }
+            names = value.keys() - {"pin_memory", "generator"}
+            return {name: self.values_in(value[name]) for name in names}
         return torch.device("cpu") if isinstance(value, torch.device) else value
 
     def result_of(self, func, args: tuple, kwargs: dict | None) -> object:
         """What the operation returns, computed. Raises: Unknown."""
-        if kind_and_writes(func)[0] not in ("root", "operation"):
+        if kind_and_writes(func)[0] != "operation":
             raise Unknown
         if func._opname == "_pack_padded_sequence":
             return self.packed(func, *args)
@@ -147,18 +131,9 @@ class KnownValues:
         # a larger value than the program reckons with would make more bins
         if func._opname == "bincount":
             return args[2] if len(args) > 2 and args[2] else None
-        masks = (
-            [args[1]]
-            if func._opname == "masked_select"
-            else args[1]
-            if func._opname == "index"
-            else []
-        )
-        masks = [
-            mask
-            for mask in masks
-            if isinstance(mask, Tensor) and mask.dtype in (torch.bool, torch.uint8)
-        ]
+        if func._opname not in ("masked_select", "index"):
+            return None
+        masks = [item for item in tree_leaves(args[1]) if is_mask(item)]
         known = self.value_of(masks[0]) if len(masks) == 1 else None
         if known is None:
             return None
@@ -176,78 +151,64 @@ class KnownValues:
 
     def follow(self, func, args: tuple, kwargs: dict | None, out: object) -> None:
         """Keep up with an operation that has just run: ``out`` is its result without values."""
-        kind, written = kind_and_writes(func)
+        (kind, written), name = kind_and_writes(func), func._opname
         if kind == "view":
-            if (
-                type(args[0]) is Tensor
-                and isinstance(out, FakeTensor)
-                and args[0].nbytes <= MAX_BYTES
-            ):
+            of_a_real_one = type(args[0]) is Tensor and isinstance(out, FakeTensor)
+            if of_a_real_one and args[0].nbytes <= MAX_BYTES:
                 with _disable_current_modes():
                     whole = torch.empty(0, dtype=args[0].dtype).set_(args[0].untyped_storage())
-                self.copies.setdefault(out.untyped_storage()._cdata, whole)
-            return
-        if func.namespace == "c10d":
-            self.sent(func._opname, args)
+                self.copies.setdefault(out.untyped_storage(), whole)
+        elif func.namespace == "c10d":
+            self.sent(name, args)
         elif written:
             self.write(func, args, kwargs, kind, written)
-        elif kind == "root":
-            self.keep(out, lambda: func(*args, **self.values_in(kwargs or {})))
-        elif kind == "drawn" and (func._opname != "rand" or out.numel() == 1):
-            choices = {name: value for name, value in (kwargs or {}).items() if name != "generator"}
-            self.keep(
-                out,
-                lambda: DRAWN[func._opname](
-                    *args, **self.values_in(choices), generator=self.chance
-                ),
-            )
-        elif kind == "filled":
-            # The copy is made later and from a tensor of its own: the program's would live on in it.
-            shape, dtype, rest = tuple(out.shape), args[0].dtype, args[1:]
-            choices = kwargs or {}
-            self.keep(
-                out, lambda: func(torch.empty(shape, dtype=dtype), *rest, **self.values_in(choices))
-            )
-        elif func._opname in DECIDED_BY_ONE and self.is_decided(func._opname, args, out):
-            value, shape, dtype = DECIDED_BY_ONE[func._opname], tuple(out.shape), out.dtype
+        elif not is_small(out):
+            return
+        elif kind == "made" and (name != "rand" or out.numel() == 1):
+            if name in FILLED:  # the program's own tensor would live on in the copy
+                with _disable_current_modes():
+                    args = only_shape(args[0]), *args[1:]
+            choices = self.values_in(kwargs or {})
+            if name in DRAWN:
+                choices["generator"] = self.chance
+            self.keep(out, lambda: DRAWN.get(name, func)(*args, **choices))
+        elif name in DECIDED_BY_ONE and self.is_decided(name, args, out):
+            value, shape, dtype = DECIDED_BY_ONE[name], tuple(out.shape), out.dtype
             self.keep(out, lambda: torch.full(shape, value, dtype=dtype))
-        elif kind == "operation" and is_small(out):
-            try:
+        elif kind == "operation":
+            with suppress(Unknown):
                 real = self.result_of(func, args, kwargs)
-            except Unknown:
-                return
-            pairs = (
-                zip(out, real, strict=True) if isinstance(out, (tuple, list)) else ((out, real),)
-            )
-            for shadow, value in pairs:
-                self.keep(shadow, lambda value=value: value)
+                for shadow, value in zip(tree_leaves(out), tree_leaves(real), strict=True):
+                    self.keep(shadow, lambda value=value: value)
 
     def write(self, func, args, kwargs, kind: str, written: tuple) -> None:
         """An operation in place: on the real copies too, or they are dropped."""
         if func._opname == "set_":  # another storage for the tensor; no value is written over
             return
-        values = [
-            args[place] if place < len(args) else (kwargs or {}).get(name)
-            for place, name in written
-        ]
-        tensors = [tensor for tensor in tree_leaves(values) if isinstance(tensor, Tensor)]
         if func._opname in OVERWRITES and args[0].nbytes == args[0].untyped_storage().nbytes():
             shape, dtype, value = tuple(args[0].shape), args[0].dtype, args[1:]
             if not any(isinstance(item, Tensor) for item in value):
                 self.keep(args[0], lambda: func(torch.empty(shape, dtype=dtype), *value))
                 return
-        keys = {
-            tensor.untyped_storage()._cdata for tensor in tensors if tensor.layout is torch.strided
+        values = [
+            args[place] if place < len(args) else (kwargs or {}).get(name)
+            for place, name in written
+        ]
+        storages = {
+            t.untyped_storage()
+            for t in tree_leaves(values)
+            if isinstance(t, Tensor) and t.layout is torch.strided
         }
-        if keys.isdisjoint(self.copies):
+        are_known = [storage in self.copies for storage in storages]
+        if not any(are_known):
             return
         try:
-            if kind != "operation" or not keys <= self.copies.keys():
+            if kind != "operation" or not all(are_known):
                 raise Unknown
             self.result_of(func, args, kwargs)
         except Unknown:
-            for key in keys:
-                self.copies.pop(key, None)
+            for storage in storages:
+                self.copies.pop(storage, None)
 
     def sent(self, name: str, args: tuple) -> None:
         """A collective: of all ranks one runs, and the others are taken to send what it sends.
@@ -257,27 +218,22 @@ class KnownValues:
         received = [tensor for tensor in tree_leaves(args[0]) if isinstance(tensor, Tensor)]
         mine = [tensor for tensor in tree_leaves(args[1:2]) if isinstance(tensor, Tensor)]
         values = self.value_of(mine[0]) if "allgather" in name and len(mine) == 1 else None
+        part = None if values is None else values.flatten().clone()
         for tensor in received if name != "broadcast_" else []:
-            self.forget(tensor.untyped_storage()._cdata)
-            if values is not None:
-                shape, part = tensor.shape, values.flatten().clone()
-                self.keep(
-                    tensor,
-                    lambda shape=shape, part=part: part.repeat(shape.numel() // len(part)).view(
-                        shape
-                    ),
-                )
+            self.copies.pop(tensor.untyped_storage(), None)
+            if part is not None:
+                shape = tuple(tensor.shape)
+                times = tensor.numel() // len(part)
+                self.keep(tensor, lambda shape=shape, times=times: part.repeat(times).view(shape))
 
     def is_decided(self, name: str, operands: tuple, out: Tensor) -> bool:
         """Whether one operand alone says what comes out: "or" with true everywhere, "and" with false."""
-        if not is_small(out) or (DECIDED_BY_ONE[name] and out.dtype is not torch.bool):
+        if DECIDED_BY_ONE[name] and out.dtype is not torch.bool:
             return False
-        for operand in operands:
-            known = self.value_of(operand) if isinstance(operand, Tensor) else None
-            with _disable_current_modes():
-                if known is not None and bool((known == DECIDED_BY_ONE[name]).all()):
-                    return True
-        return False
+        known = [self.value_of(operand) for operand in operands if isinstance(operand, Tensor)]
+        with _disable_current_modes():
+            one = DECIDED_BY_ONE[name]
+            return any(value is not None and bool((value == one).all()) for value in known)
 
     def keep(self, out: object, make: Callable[[], Tensor]) -> None:
         """Remember how the values of a new small tensor are made; nothing is computed before it is asked for."""
@@ -294,16 +250,7 @@ class KnownValues:
             copy.as_strided(*place).copy_(make())
             return copy
 
-        self.copies[storage._cdata] = copied
-        # The next storage may get the same address: what is known of this one goes with it.
-        self.watches[storage._cdata] = weakref.ref(
-            storage, lambda _, key=storage._cdata: self.forget(key)
-        )
-
-    def forget(self, key: int) -> None:
-        """A storage is gone."""
-        self.copies.pop(key, None)
-        self.watches.pop(key, None)
+        self.copies[storage] = copied
 
 
 def is_small(out: object) -> bool:
@@ -312,9 +259,19 @@ def is_small(out: object) -> bool:
     return all(t.numel() * t.element_size() <= MAX_BYTES for t in results if isinstance(t, Tensor))
 
 
+def is_mask(index: object) -> bool:
+    """Whether an index is a mask, which keeps so many rows as it has true values."""
+    return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
+
+
+def only_shape(tensor: Tensor) -> Tensor:
+    """A real tensor of this shape and dtype, of a single value."""
+    return torch.empty((), dtype=tensor.dtype, device="cpu").expand(tensor.shape)
+
+
 @functools.cache
 def kind_and_writes(func) -> tuple[str, tuple]:
-    """``root``, ``drawn``, ``filled``, ``operation``, ``view`` or ``other`` (unknown); arguments written over."""
+    """``made`` from no tensor's values, ``operation``, ``view`` or ``other`` (unknown); arguments written over."""
     schema, name = func._schema, func._opname
     written = tuple(
         (place, a.name)
@@ -324,15 +281,13 @@ def kind_and_writes(func) -> tuple[str, tuple]:
     is_view = not written and any(r.alias_info for r in schema.returns)
     if is_view and name != "lift_fresh":
         return "view", ()
+    if func.namespace == "aten" and not written and (name in DRAWN or name in FILLED):
+        return "made", ()
     is_seeded = torch.Tag.nondeterministic_seeded in func.tags
-    if func.namespace == "aten" and name in DRAWN and not written:
-        return "drawn", ()
     if func.namespace != "aten" or is_seeded or "empty" in name or name in CHANGES_SIZE:
         return "other", written
-    if name in FILLED:
-        return "filled", ()
     takes_tensors = any("Tensor" in str(argument.type) for argument in schema.arguments)
-    return "operation" if takes_tensors else "root", written
+    return "operation" if takes_tensors else "made", written
 
 
 class Assumptions:
@@ -373,29 +328,20 @@ class Assumptions:
 
 
 def result_of_size(func, args: tuple, kwargs: dict, number: float) -> tuple[object, int]:
-    """The result of an operation that keeps ``number`` rows, and the bytes of scratch beside it.
-
-    Raises: NotImplementedError: an operation whose result a number does not determine.
-    """
+    """The result of an operation that keeps ``number`` rows, and the bytes of scratch beside it."""
     tensor, name, size = args[0], func._opname, int(number)
     if name == "_local_scalar_dense":
-        return number if tensor.is_floating_point() else bool(
-            number
-        ) if tensor.dtype is torch.bool else size, 0
+        is_whole = not tensor.is_floating_point()
+        return (bool(size) if tensor.dtype is torch.bool else size) if is_whole else number, 0
     if name in ("allclose", "equal"):
         return bool(number), 0
     if name == "nonzero":
         return tensor.new_empty((size, tensor.dim()), dtype=torch.int64), 0
     if name == "bincount":
-        weights = args[1] if len(args) > 1 else None
-        kinds = (
-            torch.int64
-            if weights is None
-            else torch.float32
-            if weights.dtype is torch.float32
-            else torch.float64
-        )
-        return tensor.new_empty((size,), dtype=kinds), 0
+        kind = torch.int64
+        if len(args) > 1 and args[1] is not None:
+            kind = torch.float32 if args[1].dtype is torch.float32 else torch.float64
+        return tensor.new_empty((size,), dtype=kind), 0
     if name == "masked_select":
         return tensor.new_empty((size,)), INDEX_BYTES * size * tensor.dim()
     if name in UNIQUE:
@@ -404,11 +350,10 @@ def result_of_size(func, args: tuple, kwargs: dict, number: float) -> tuple[obje
     if name == "index":
         indices, scratch = [], 0
         for index in args[1]:
-            if isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8):
-                indices += [index.new_empty((size,), dtype=torch.int64) for _ in range(index.dim())]
-                scratch += INDEX_BYTES * size * index.dim()
-            else:
-                indices.append(index)
+            num_axes = index.dim() if is_mask(index) else 0
+            rows = [index.new_empty((size,), dtype=torch.int64) for _ in range(num_axes)]
+            indices += rows if is_mask(index) else [index]
+            scratch += INDEX_BYTES * size * num_axes
         return func(tensor, indices, *args[2:], **kwargs), scratch
     raise NotImplementedError(
         f"{func}: how many rows it keeps does not say what it returns; use measure_memory"
@@ -431,13 +376,21 @@ def no_value(tensor: Tensor) -> float:
     return 1.0 if tensor.is_floating_point() or tensor.is_complex() else 0
 
 
-def storage_key(tensor: Tensor) -> int:
-    """Names the storage; 0 where the tensor has none of its own (sparse, inside torch.func)."""
-    if tensor.layout is not torch.strided or torch._C._functorch.is_functorch_wrapped_tensor(
-        tensor
-    ):
-        return 0
-    return tensor.untyped_storage()._cdata
+def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
+    """The storage; None where the tensor has none of its own (sparse, inside torch.func)."""
+    is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return None if is_wrapped or tensor.layout is not torch.strided else tensor.untyped_storage()
+
+
+UNKNOWN = object()
+OF_A_NUMBER = {
+    Tensor.item: lambda number: number,
+    Tensor.__float__: float,
+    Tensor.__bool__: bool,
+    Tensor.__int__: int,
+    Tensor.__index__: int,
+}
+"""Calls that one number answers, and what they make of it."""
 
 
 class ShapesOnly(shapes.ShapesOnly):
@@ -463,46 +416,40 @@ class ShapesOnly(shapes.ShapesOnly):
     def without_values(self, tensor: Tensor, call: str) -> Tensor:
         """A tensor of this shape in host memory, all 1.0 (0 for whole numbers)."""
         self.tell_no_values(call)
-        with _disable_current_modes():
-            value = no_value(tensor)
-            shape, size = tensor.shape, tensor.numel() * tensor.element_size()
-            if size > MAX_STAND_IN_BYTES:  # one value, seen everywhere
-                return torch.full((), value, dtype=tensor.dtype, device="cpu").expand(shape)
-            return torch.full(shape, value, dtype=tensor.dtype, device="cpu")
+        is_large = tensor.numel() * tensor.element_size() > MAX_STAND_IN_BYTES
+        with _disable_current_modes():  # a large one is one value, seen everywhere
+            shape = () if is_large else tensor.shape
+            full = torch.full(shape, no_value(tensor), dtype=tensor.dtype, device="cpu")
+            return full.expand(tensor.shape)
 
-    def warn_once(
-        self,
-        about: str,
-        text: str,
-        *,
-        is_told_in_torch: bool = False,
-        is_about_number: bool = False,
-    ) -> None:
-        """Tell the program, at its own line; torch's own code only where asked.
+    def answered(self, func, args: tuple, kwargs: dict) -> object:
+        """What a call returns whose values are known or assumed; ``UNKNOWN`` where they are neither."""
+        self.known.num_questions += 1
+        if has_values(args[0]):
+            return func(*args, **kwargs)
+        known = self.known.value_of(args[0])
+        if known is not None:
+            with _disable_current_modes():
+                return func(known.clone(), *args[1:], **kwargs)
+        number = self.known.assumptions.here() if func in OF_A_NUMBER else None
+        return UNKNOWN if number is None else OF_A_NUMBER[func](number)
 
-        ``is_about_number``: it stands beside the peak in a report, too.
-        """
+    def warn_once(self, about: str, text: str, in_torch: bool = False, in_report: bool = False):
+        """Tell the program, at its own line; torch's own code only where asked. In a report it stands by the peak."""
         frame = calling_frame()
-        frame = outside(frame, TORCH_HOME) if is_told_in_torch else frame
+        frame = outside(frame, TORCH_HOME) if in_torch else frame
         if about not in self.warned and not frame.f_code.co_filename.startswith(TORCH_HOME):
             self.warned.add(about)
-            self.about_number += [text] * is_about_number
+            self.about_number += [text] * in_report
             warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno)
 
 
 def answer(mode: ShapesOnly, func, args, kwargs):
     """1.0 for the value that a program reads, 0 where it is a whole number."""
-    mode.known.num_questions += 1
+    known = mode.answered(func, args, kwargs)
+    if known is not UNKNOWN:
+        return known
     tensor = args[0]
-    if has_values(tensor):
-        return func(*args, **kwargs)
-    known = mode.known.value_of(tensor)
-    if known is not None:
-        with _disable_current_modes():
-            return func(known.clone(), *args[1:], **kwargs)
-    number = mode.known.assumptions.here() if func in (Tensor.item, Tensor.__float__) else None
-    if number is not None:
-        return number
     stand_in = mode.without_values(tensor, func.__name__)
     if calling_frame().f_code.co_filename == LBFGS:
         return math.nan  # it ends where two losses are equal
@@ -532,24 +479,17 @@ DISTRIBUTIONS = torch.distributions.distribution.__file__
 
 def refuse(mode: ShapesOnly, func, args, kwargs):
     """No answer: what the program does next depends on it."""
-    mode.known.num_questions += 1
-    if has_values(args[0]):
-        return func(*args, **kwargs)
-    known = mode.known.value_of(args[0])
-    if known is not None:
-        with _disable_current_modes():
-            return func(known)
-    number = mode.known.assumptions.here()
-    if number is not None:
-        return bool(number) if func is Tensor.__bool__ else int(number)
+    known = mode.answered(func, args, kwargs)
+    if known is not UNKNOWN:
+        return known
     frame = calling_frame()
     caller = frame.f_code.co_filename
     if caller == LBFGS and frame.f_locals.get("line_search_fn", "") is None:
         text = "LBFGS is traced as if it took every iteration and kept each update"
-        mode.warn_once("lbfgs", text, is_told_in_torch=True)
+        mode.warn_once("lbfgs", text, in_torch=True)
         return "ys >" in linecache.getline(caller, frame.f_lineno)
     if caller.endswith(GENERATION):
-        mode.warn_once("generate", LONGEST, is_told_in_torch=True)
+        mode.warn_once("generate", LONGEST, in_torch=True)
         return False
     if caller == INITIALISERS:
         return next(mode.rejects)
@@ -591,7 +531,7 @@ def next_token(mode: ShapesOnly, func, args, kwargs):
     out = func(*args, **kwargs)
     if calling_frame().f_code.co_filename.endswith(GENERATION) and mode.known.value_of(out) is None:
         shape, token = tuple(out.shape), args[0].shape[-1] // 2
-        mode.warn_once("generate", LONGEST, is_told_in_torch=True)
+        mode.warn_once("generate", LONGEST, in_torch=True)
         mode.known.keep(out, lambda: torch.full(shape, token))
     return out
 
@@ -608,9 +548,14 @@ def as_finite(mode: ShapesOnly, func, args, kwargs):
 RULES = {
     answer: (Tensor.item, Tensor.__float__, Tensor.tolist, Tensor.numpy, Tensor.__format__),
     refuse: (Tensor.__bool__, Tensor.__int__, Tensor.__index__),
-    as_finite: [
-        getattr(home, name) for home in (torch, Tensor) for name in ("isnan", "isinf", "isfinite")
-    ],
+    as_finite: (
+        torch.isnan,
+        torch.isinf,
+        torch.isfinite,
+        Tensor.isnan,
+        Tensor.isinf,
+        Tensor.isfinite,
+    ),
     add_in_place: (Tensor.add_,),
     next_token: (torch.multinomial, torch.argmax),
     one_hot: (torch._C._nn.one_hot,),

@@ -4,9 +4,7 @@ Reading order:
 
 - ``memory_explorer``: a model, a recipe, the shape of a step: where the bytes are
 - ``allocator_lab``: play a trace through the allocator
-- ``plan_explorer``: every plan that fits a job, and what each gives up; what explorers of plans share
-- ``adapter_explorer``: LoRA and QLoRA: parameters, bytes, what is kept
-- ``sharding_explorer``: a model on 1 to 512 ranks, one stage after another
+- ``plan_explorers``: LoRA and QLoRA; a model on 1 to 512 ranks; every plan that fits a job, and what each gives up
 """
 
 from memkit import lazy_names

@@ -53,37 +53,25 @@ class AllocatorLab(Explorer, verdict=(85,), status=(112, 425)):
         state, end = film.state(min(step, len(film))), film.states[-1].index
         rows = [("segment", "size", "in use", "blocks", "largest hole")]
         for number, row in enumerate(state.rows, start=1):
-            used = [piece for piece in row.pieces if not piece.is_free]
+            used = [piece.size for piece in row.pieces if not piece.is_free]
             hole = max((piece.size for piece in row.pieces if piece.is_free), default=0)
-            sizes = (row.size, sum(piece.size for piece in used))
-            rows.append(
-                (
-                    str(number),
-                    *map(format_bytes, sizes),
-                    str(len(used)),
-                    format_bytes(hole) if hole else "–",
-                )
-            )
-        said = words(state, len(film))
-        return View(
-            chart=allocator_picture(film, state.index, room=8),
-            words=said,
-            table=rows,
-            ends={"step": end},
-        )
+            sizes = format_bytes(row.size), format_bytes(sum(used)), str(len(used))
+            rows.append((str(number), *sizes, format_bytes(hole) if hole else "–"))
+        chart, ends = allocator_picture(film, state.index, room=8), {"step": end}
+        return View(chart=chart, words=words(state, len(film)), table=rows, ends=ends)
 
 
 def words(state: AllocatorState, num_events: int) -> tuple[str, ...]:
     """What happened, and what the two totals mean now."""
     first = f"Event {state.index} of {num_events}: {state.words}."
     totals = f"{format_bytes(state.allocated_bytes)} allocated, {format_bytes(state.reserved_bytes)} reserved."
+    free, hole = format_bytes(state.hole_bytes), format_bytes(state.largest_hole_bytes)
     if state.failure:
-        if not state.hole_bytes:
-            return first, f"{totals} Nothing is free inside segments.", state.failure
-        free = f"{format_bytes(state.hole_bytes)} are free inside segments"
-        largest = f"the largest hole has {format_bytes(state.largest_hole_bytes)}"
-        return first, f"{totals} {free}, but {largest}.", state.failure
-    if not state.hole_bytes:
-        return first, f"{totals} Every reserved byte is in use."
-    largest = f"largest hole {format_bytes(state.largest_hole_bytes)}"
-    return first, f"{totals} {format_bytes(state.hole_bytes)} are free inside segments, {largest}."
+        means = "Nothing is free inside segments."
+        if state.hole_bytes:
+            means = f"{free} are free inside segments, but the largest hole has {hole}."
+        return first, f"{totals} {means}", state.failure
+    means = "Every reserved byte is in use."
+    if state.hole_bytes:
+        means = f"{free} are free inside segments, largest hole {hole}."
+    return first, f"{totals} {means}"

@@ -77,7 +77,7 @@ def test_the_table_folds_out_by_keyboard_and_stays_open(page, lab):
     explorer, _ = open_panels(page, lab, "lab")
     table = explorer.locator("table")
     assert not table.is_visible()
-    explorer.locator("summary").focus()
+    explorer.locator(".memkit-fold summary").focus()
     page.keyboard.press("Enter")
     table.wait_for(state="visible")
     press(page, explorer, explorer.get_by_role("slider", name="Micro-batch"), "ArrowRight")

@@ -55,7 +55,7 @@ def test_controls_obey_the_keyboard(page, lab, artefacts, front):
     for number, (explorer, controls) in enumerate(KEYS.items()):
         panel = page.locator(PANEL).nth(number)
         panel.scroll_into_view_if_needed()
-        if (more := panel.get_by_role("button", name="More controls")).count():
+        if (more := panel.locator("summary", has_text="More controls")).count():
             more.press("Space")
         for role, name, key in controls:
             control = panel.get_by_role(role, name=name, exact=True)

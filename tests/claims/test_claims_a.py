@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from book.claims import rounds_to
-from memkit.formats.decoding import decode
 from memkit.formats.records import tensor_bytes
+from memkit.formats.rounding import decode
 from memkit.formula.activations import activation_bytes
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import block_parameters, count_by_kind, count_parameters

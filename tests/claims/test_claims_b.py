@@ -12,10 +12,10 @@ from book.korthikanti import ADDENDS
 from memkit.formula.activations import activation_bytes, block_ledger
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.states import state_bytes
+from memkit.measure import saved_bytes, saved_storages
 from memkit.models import GPT2_LARGE, LLAMA_2_7B, TINY_GPT2
 from memkit.program.transformer import Block
 from memkit.recipes import ADAMW, AUTOCAST_BF16, BF16_MASTER, PURE_BF16
-from memkit.saved_tensors import saved_bytes, saved_storages
 from memkit.setup import TrainingSetup
 
 # The setup that the printed figures speak of: 36 blocks, dropout as GPT-2 was trained, stored scores.

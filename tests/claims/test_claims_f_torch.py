@@ -19,11 +19,11 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torch.utils.flop_counter import FlopCounterMode
 
 from book.claims import rounds_to
+from memkit.measure import SavedStorage, saved_bytes, saved_storages
 from memkit.models import LLAMA_2_7B, TINY_GPT2
 from memkit.program.transformer import Block, Transformer
 from memkit.recipes import PURE_BF16
 from memkit.recomputation import block_products
-from memkit.saved_tensors import SavedStorage, saved_bytes, saved_storages
 from memkit.setup import TrainingSetup
 from stepscope.tracing.trace import trace_script
 

@@ -8,8 +8,8 @@ from torchao.float8 import Float8LinearConfig
 
 from book.claims import rounds_to
 from memkit.cards import CARDS, MIN_CAPABILITY
-from memkit.low_precision.fp8 import FP8_RECIPES
-from memkit.low_precision.scaling import SCALINGS, DelayedScale
+from memkit.formats.blocks import SCALINGS
+from memkit.low_precision.fp8 import FP8_RECIPES, DelayedScale
 
 E4M3 = "float8_e4m3fn"
 
@@ -58,12 +58,12 @@ def test_C242(figures):
 
 def test_C244(figures):
     for name, size in (("block", "tile"), ("mxfp8", "mx"), ("nvfp4", "nv")):
-        assert SCALINGS[FP8_RECIPES[name].input_scaling].block_shape == (1, figures[size])
+        assert SCALINGS[FP8_RECIPES[name].scaling].block_shape == (1, figures[size])
     assert SCALINGS[FP8_RECIPES["block"].weight_scaling].block_shape == (figures["tile"],) * 2
-    assert SCALINGS[FP8_RECIPES["delayed"].input_scaling].block_shape == (0, 0)
+    assert SCALINGS[FP8_RECIPES["delayed"].scaling].block_shape == (0, 0)
     figures.settle(
         **{
-            name: SCALINGS[FP8_RECIPES[name].input_scaling].block_shape == (0, 0)
+            name: SCALINGS[FP8_RECIPES[name].scaling].block_shape == (0, 0)
             for name in ("delayed", "tensor", "block", "mxfp8", "nvfp4")
         }
     )
@@ -71,7 +71,7 @@ def test_C244(figures):
 
 def test_C247(figures):
     scale = DelayedScale()
-    assert (scale.margin, scale.history_len) == (figures["margin"], figures["history"])
+    assert (scale.margin, len(scale.history)) == (figures["margin"], figures["history"])
     assert (FP8_RECIPES["delayed"].element, FP8_RECIPES["delayed"].gradient_element) == (
         E4M3,
         "float8_e5m2",
@@ -82,6 +82,6 @@ def test_C247(figures):
     assert scale.multiplier == 8.0 and scale.after(3.5).multiplier == 128.0
     figures.settle(
         margin=DelayedScale().margin == figures["margin"] == 0,
-        history=DelayedScale().history_len == figures["history"],
+        history=len(DelayedScale().history) == figures["history"],
         forgets_afterwards=scale.after(3.5).multiplier == 448 / 3.5,
     )

@@ -20,10 +20,10 @@ from torch.utils.checkpoint import checkpoint
 
 from book.small_programs import ragged_build
 from memkit.formula.estimate import estimate_memory
+from memkit.measure import saved_storages
 from memkit.models import GPT2_SMALL, LLAMA_32_1B, TINY_GPT2
 from memkit.program.transformer import Transformer, training_build
 from memkit.recipes import AUTOCAST_BF16, PURE_BF16
-from memkit.saved_tensors import saved_storages
 from memkit.setup import TrainingSetup
 from memkit.timeline import MemoryTimeline
 from memkit.units import GIB, MIB

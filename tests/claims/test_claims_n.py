@@ -10,9 +10,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from book.claims import rounds_to
 from memkit.formula.activations import block_ledger
+from memkit.measure import SavedStorage, saved_bytes, saved_storages
 from memkit.models import GPT2_LARGE
 from memkit.recipes import PURE_BF16
-from memkit.saved_tensors import SavedStorage, saved_bytes, saved_storages
 from memkit.setup import TrainingSetup
 
 B, A, D = 2, 4, 16  # micro-batch, heads, head size of the small real tensors

@@ -23,11 +23,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from book.claims import rounds_to
 from memkit.cards import CARDS
 from memkit.formula.estimate import estimate_memory
+from memkit.measure import saved_bytes
 from memkit.models import GPT2_LARGE, LLAMA_2_7B, TINY_LLAMA, ModelConfig, gpt2_config
 from memkit.program.transformer import Transformer, training_build
 from memkit.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
 from memkit.recomputation import step_flops
-from memkit.saved_tensors import saved_bytes
 from memkit.setup import TrainingSetup
 from memkit.timeline import MemoryTimeline
 from memkit.units import GIB, MIB

@@ -3,11 +3,10 @@
 import pytest
 
 from memkit.formula.estimate import estimate_memory
-from memkit.formula.update import RULES
+from memkit.formula.run import RULES
 from memkit.models import TINY_LLAMA
-from memkit.optimizers import OPTIMIZERS, STEP, TRACE_IT, Optimizer, State
 from memkit.program.transformer import training_build
-from memkit.recipes import OptimizerConfig
+from memkit.recipes import OPTIMIZERS, STEP, TRACE_IT, Optimizer, OptimizerConfig, State
 from memkit.setup import TrainingSetup
 from memkit.tracing.trace import trace_memory
 

@@ -3,9 +3,14 @@
 import pytest
 import torch
 
-from memkit.optimizers import OPTIMIZERS
-from memkit.program.optimizers import class_of
-from memkit.recipes import IMPLEMENTATIONS, PRECISIONS, TORCH_PRECISIONS, OptimizerConfig
+from memkit.program.transformer import class_of
+from memkit.recipes import (
+    IMPLEMENTATIONS,
+    OPTIMIZERS,
+    PRECISIONS,
+    TORCH_PRECISIONS,
+    OptimizerConfig,
+)
 
 
 @pytest.mark.parametrize("name", TORCH_PRECISIONS)

@@ -286,14 +286,21 @@ class JudgedExercise(Exercise):
     """The answer is judged by a function: ``judge(answer)``, and the letters by name, is ``None`` or the diagnosis.
 
     Which wrong answers readers give, and a part of what ``judge`` says about each, stands in ``tests/wrong_answers``.
-    ``right`` is the book's own function, where a lesson goes on with it.
+    ``right`` is the book's own function, where a lesson goes on with it; ``score`` says how good a right answer is.
     """
 
     judge: Callable[..., str | None]
     right: object = None
+    score: Callable[[object], str] | None = None
 
     def diagnose(self, answer: object) -> str | None:
         return self.judge(answer, **self.values)
+
+    def check(self, answer: object) -> Feedback:
+        feedback = super().check(answer)
+        if feedback.status != "right" or self.score is None:
+            return feedback
+        return replace(feedback, text=f"{self.score(answer)} {feedback.text}")
 
 
 def check(exercise_id: str, answer: object) -> Feedback:

@@ -6,6 +6,7 @@ from numbers import Integral, Real
 
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from book.exercises.answers import NotAttempted, whole
+from book.exercises.tables import rows_of
 from memkit.by_hand import peak_by_hand
 from memkit.cards import CARDS, Card
 from memkit.formula.estimate import estimate_memory
@@ -73,6 +74,7 @@ def judge_fill(answer: object, setup: TrainingSetup, card: Card) -> str | None:
     if isinstance(answer, bool) or not isinstance(answer, Integral) or answer < 1 or answer > 10**6:
         return f"{answer!r} is not a number of sequences."
     answer, label_gb, room = int(answer), card.label_gb, card.memory_bytes - CONTEXT_BYTES
+    whole_card, left = card.memory_bytes, CONTEXT_BYTES
     slips = {
         "This is the answer without recomputation. Set recomputation='full'.": (room, "none"),
         "This is the answer in float32, the default. Set precision=PURE_BF16.": (
@@ -80,31 +82,23 @@ def judge_fill(answer: object, setup: TrainingSetup, card: Card) -> str | None:
             "full",
             FP32,
         ),
-        "You used the whole card. Leave 2 GiB for the context and the allocator.": (
-            card.memory_bytes,
-            "full",
-        ),
+        "You used the whole card. Leave 2 GiB for the context and the allocator.": (whole_card,),
         "You took the label for GiB. The card reports fewer bytes: CARDS has them.": (
-            label_gb * GIB - CONTEXT_BYTES,
-            "full",
+            label_gb * GIB - left,
         ),
         "You took the label for 10**9 bytes. The card reports more: CARDS has them.": (
-            label_gb * 10**9 - CONTEXT_BYTES,
-            "full",
+            label_gb * 10**9 - left,
         ),
-        "You left 2·10⁹ bytes. 2 GiB are more.": (card.memory_bytes - 2 * 10**9, "full"),
+        "You left 2·10⁹ bytes. 2 GiB are more.": (whole_card - 2 * 10**9,),
     }
+
+    def batch_of(room_bytes: int, recomputation: str = "full", precision=setup.precision) -> int:
+        run = replace(setup, recomputation=recomputation, precision=precision)
+        return largest_batch(run, room_bytes)
+
     if answer == largest_batch(setup, room):
         return None
-    ways = [
-        words
-        for words, (room_bytes, recomputation, *precision) in slips.items()
-        if answer
-        == largest_batch(
-            replace(setup, recomputation=recomputation, precision=(*precision, setup.precision)[0]),
-            room_bytes,
-        )
-    ]
+    ways = [words for words, run in slips.items() if answer == batch_of(*run)]
     if len(ways) == 1:
         return ways[0]
     peak_bytes = estimate_memory(replace(setup, micro_batch_size=answer)).peak_bytes
@@ -130,110 +124,47 @@ def sums_by_hand(
     logits = 4 * tokens * 50257
     kept = L * (64 * tokens * h + (16 + 4 * heads) * tokens) + 8 * tokens * h + logits + 24 * tokens
     weights = 4 * parameters
-    tables, copy = (8 * table if tied else 0), (weights if foreach else 0)
     return {
         "W": weights,
         "G": weights,
         "S": 2 * weights,
         "A": kept,
         "logits": logits,
-        "tables": tables,
-        "copy": copy,
+        "tables": 8 * table if tied else 0,
+        "copy": weights if foreach else 0,
         "table": 4 * table,
     }
 
 
-SLIPS_BY_HAND = (
-    (
-        "start of the backward",
-        "W + S + A + logits",
-        "Two gradients of the logits' size come on top of A; that is one.",
-    ),
-    (
-        "start of the backward",
-        "W + S + A",
-        "The two gradients of the logits' size are missing: they come on top of A.",
-    ),
-    (
-        "start of the backward",
-        "W + S + A + 3 * logits",
-        "A counts the log-softmax already: two more come, not 3.",
-    ),
-    (
-        "start of the backward",
-        "W + S + G + A + 2 * logits",
-        "zero_grad has freed the gradients before this forward.",
-    ),
-    (
-        "start of the backward",
-        "W + A + 2 * logits",
-        "The states are missing: from the second step on they are there.",
-    ),
-    (
-        "start of the backward",
-        "W + S + 2 * logits",
-        "The activations are missing: here all of them are in memory.",
-    ),
-    (
-        "end of the backward",
-        "W + S + G",
-        "A tied head's two tables are missing: two gradients meet their sum there.",
-    ),
-    (
-        "end of the backward",
-        "W + S + G + 2 * table",
-        "You add the tables for a head of its own as well; see `tied`.",
-    ),
-    (
-        "end of the backward",
-        "W + S + G + tables / 4",
-        "table counts values; times width they are bytes.",
-    ),
-    (
-        "end of the backward",
-        "W + S + G + tables / 2",
-        "One table is not enough: two more than will stay are there.",
-    ),
-    ("end of the backward", "W + S + G + A", "The activations are gone when the backward ends."),
-    (
-        "end of the backward",
-        "W + S + G + A + tables",
-        "The activations are gone when the backward ends.",
-    ),
-    (
-        "end of the backward",
-        "W + S + tables",
-        "The gradients are missing: at this end all of them are there.",
-    ),
-    (
-        "end of the backward",
-        "W + G + tables",
-        "The states are missing: they stay from step to step.",
-    ),
-    ("the optimizer's step", "W + S + G", "With foreach one copy of the weights comes on top."),
-    (
-        "the optimizer's step",
-        "W + S + G + W",
-        "You add foreach's copy when it is not asked for; see `foreach`.",
-    ),
-    (
-        "the optimizer's step",
-        "W + S + G + 2 * copy",
-        "foreach adds one value for each weight, not two.",
-    ),
-    ("the optimizer's step", "W + S + copy", "The gradients are there until zero_grad frees them."),
-    (
-        "the optimizer's step",
-        "W + S + G + copy + tables",
-        "The tables are there while the backward runs, not here.",
-    ),
-    (
-        "the optimizer's step",
-        "W + S + G + A + copy",
-        "The activations are gone before the optimizer's step.",
-    ),
-)
-"""A moment, a wrong sum for it, and what is wrong in it."""
+SLIPS_BY_HAND = {
+    "start of the backward": """
+        W + S + A + logits :: Two gradients of the logits' size come on top of A; that is one.
+        W + S + A :: The two gradients of the logits' size are missing: they come on top of A.
+        W + S + A + 3 * logits :: A counts the log-softmax already: two more come, not 3.
+        W + S + G + A + 2 * logits :: zero_grad has freed the gradients before this forward.
+        W + A + 2 * logits :: The states are missing: from the second step on they are there.
+        W + S + 2 * logits :: The activations are missing: here all of them are in memory.
+    """,
+    "end of the backward": """
+        W + S + G :: A tied head's two tables are missing: two gradients meet their sum there.
+        W + S + G + 2 * table :: You add the tables for a head of its own as well; see `tied`.
+        W + S + G + tables / 4 :: table counts values; times width they are bytes.
+        W + S + G + tables / 2 :: One table is not enough: two more than will stay are there.
+        W + S + G + A :: The activations are gone when the backward ends.
+        W + S + G + A + tables :: The activations are gone when the backward ends.
+        W + S + tables :: The gradients are missing: at this end all of them are there.
+        W + G + tables :: The states are missing: they stay from step to step.
+    """,
+    "the optimizer's step": """
+        W + S + G :: With foreach one copy of the weights comes on top.
+        W + S + G + W :: You add foreach's copy when it is not asked for; see `foreach`.
+        W + S + G + 2 * copy :: foreach adds one value for each weight, not two.
+        W + S + copy :: The gradients are there until zero_grad frees them.
+        W + S + G + copy + tables :: The tables are there while the backward runs, not here.
+        W + S + G + A + copy :: The activations are gone before the optimizer's step.
+    """,
+}
+"""For each moment wrong sums, and what is wrong in them."""
 RIGHT_BY_HAND = {
     "start of the backward": "W + S + A + 2 * logits",
     "end of the backward": "W + S + G + tables",
@@ -266,9 +197,9 @@ def judge_by_hand(answer: object) -> str | None:
     ]
     if not wrong:
         return None
-    for moment, expression, sentence in SLIPS_BY_HAND:
-        if moment == wrong[0] and is_sum(moment, expression):
-            return f"{moment.capitalize()}: {sentence}"
+    for expression, sentence in rows_of(SLIPS_BY_HAND[wrong[0]]):
+        if is_sum(wrong[0], expression):
+            return f"{wrong[0].capitalize()}: {sentence}"
     run, result, of = RUNS_BY_HAND[0], results[0][wrong[0]], letters[0]
     right = eval(RIGHT_BY_HAND[wrong[0]], {}, of)
     if not isinstance(result, Real):

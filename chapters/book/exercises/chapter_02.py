@@ -8,10 +8,9 @@ import numpy as np
 import torch
 
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
-from memkit.formats.decoding import decode
+from book.exercises.tables import function_of, rows_of
 from memkit.formats.records import FORMATS
-from memkit.formats.rounding import encode, round_to
-from memkit.formats.running_sums import running_sum
+from memkit.formats.rounding import decode, encode, round_to, running_sum
 
 
 def to_bfloat16(bits: int) -> int:
@@ -61,40 +60,25 @@ def moving_mean(xs: torch.Tensor) -> torch.Tensor:
 _ONES = torch.ones(2000, dtype=torch.bfloat16)
 _STEPS = torch.cat([torch.ones(1500), torch.zeros(500)]).bfloat16()
 _BETA, _WEIGHT = torch.tensor((0.999, 0.001), dtype=torch.bfloat16)
-_MEANS = (
-    (
-        lambda xs: average(xs, torch.zeros_like(_BETA), _BETA, _WEIGHT),
-        "It still stops at 0.5: as long as mean is BF16, a thousandth is less than half its step there.",
-    ),
-    (
-        lambda xs: average(xs, torch.zeros(()), _BETA.float(), _WEIGHT),
-        "mean is wide now, but beta went through BF16, where 0.999 is 1: nothing is forgotten.",
-    ),
-    (
-        lambda xs: xs.float().mean().bfloat16(),
-        "That is the plain mean of all values. A moving average starts at 0 and forgets.",
-    ),
-    (
-        lambda xs: torch.tensor(moving_mean(xs).item() / (1 - 0.999 ** len(xs))).bfloat16(),
-        "That is the moving average with Adam's bias correction. Asked is the plain average.",
-    ),
-    (
-        lambda xs: average(xs.tolist(), beta=0.001, weight=0.999),
-        "Your result is close to the last value. Are the weights turned round? 0.999 belongs to mean, 0.001 to x.",
-    ),
-    (
-        lambda xs: average(xs.tolist(), beta=0.99, weight=0.01),
-        "Your mean forgets ten times as fast: 0.999 belongs to mean, 0.001 to x.",
-    ),
-    (
-        lambda xs: average(xs.half(), torch.zeros((), dtype=torch.float16)),
-        "float16 has three bits more than BF16 and sticks too, only later. Use a wide number.",
-    ),
-    (
-        lambda xs: average(xs.tolist()[1:], mean=xs[0].item()),
-        "You started at the first value. The average starts at 0.",
-    ),
-)
+_WRONG_MEANS = """
+    average(xs, torch.zeros_like(beta), beta, weight) :: It still stops at 0.5: as long as mean is BF16, a thousandth is
+        less than half its step there.
+    average(xs, torch.zeros(()), beta.float(), weight) :: mean is wide now, but beta went through BF16, where 0.999 is
+        1: nothing is forgotten.
+    xs.float().mean().bfloat16() :: That is the plain mean of all values. A moving average starts at 0 and forgets.
+    torch.tensor(moving_mean(xs).item() / (1 - 0.999 ** len(xs))).bfloat16() :: That is the moving average with Adam's
+        bias correction. Asked is the plain average.
+    average(xs.tolist(), beta=0.001, weight=0.999) :: Your result is close to the last value. Are the weights turned
+        round? 0.999 belongs to mean, 0.001 to x.
+    average(xs.tolist(), beta=0.99, weight=0.01) :: Your mean forgets ten times as fast: 0.999 belongs to mean, 0.001 to
+        x.
+    average(xs.half(), torch.zeros((), dtype=torch.float16)) :: float16 has three bits more than BF16 and sticks too,
+        only later. Use a wide number.
+    average(xs.tolist()[1:], mean=xs[0].item()) :: You started at the first value. The average starts at 0.
+"""
+_LETTERS = {"torch": torch, "average": average, "moving_mean": moving_mean}
+_LETTERS |= {"beta": _BETA, "weight": _WEIGHT}
+_MEANS = [(function_of(row, moving_mean, _LETTERS), words) for row, words in rows_of(_WRONG_MEANS)]
 """Wrong averages with their diagnoses; on ``_STEPS`` no two of them agree."""
 
 

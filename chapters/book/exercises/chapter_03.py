@@ -5,13 +5,9 @@ from dataclasses import replace
 
 import torch
 
-from book.exercises import (
-    ChoiceExercise,
-    FunctionExercise,
-    JudgedExercise,
-    NumberExercise,
-    names_in,
-)
+from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
+from book.exercises.answers import names_in
+from book.exercises.tables import filled, rows_of, value_of
 from book.exercises.training_loops import (
     judge_clipping,
     judge_loop,
@@ -34,6 +30,16 @@ def _master_case(scale: float, lr: float):
     return master, gradient, master - lr * gradient.float() / scale
 
 
+_WRONG_UPDATES = """
+    -right :: Still uphill: the update has the wrong sign. A step goes against the gradient.
+    right * scale :: The step is {scale:,.0f} times too large: the gradient is still multiplied by the scale.
+    right * scale**2 :: The step is too large by the scale twice: you multiplied where you should divide.
+    right / lr :: The learning rate is missing.
+    -right * scale :: Still uphill, and the gradient is still multiplied by the scale.
+    right * scale / lr :: Scale and learning rate are both missing.
+"""
+
+
 def _judge_master_step(answer, scale: float, lr: float) -> str | None:
     master, gradient, wanted = _master_case(scale, lr)
     start = master.clone()
@@ -43,22 +49,10 @@ def _judge_master_step(answer, scale: float, lr: float) -> str | None:
     moved, right = master - start, wanted - start
     if torch.equal(master, start):
         return "master did not move: change it in place (master -= ...), or the next step starts from the old one."
-    for found, words in (
-        (-right, "Still uphill: the update has the wrong sign. A step goes against the gradient."),
-        (
-            right * scale,
-            f"The step is {scale:,.0f} times too large: the gradient is still multiplied by the scale.",
-        ),
-        (
-            right * scale**2,
-            "The step is too large by the scale twice: you multiplied where you should divide.",
-        ),
-        (right / lr, "The learning rate is missing."),
-        (-right * scale, "Still uphill, and the gradient is still multiplied by the scale."),
-        (right * scale / lr, "Scale and learning rate are both missing."),
-    ):
-        if near(moved, found):
-            return words
+    letters = {"right": right, "scale": scale, "lr": lr}
+    for expression, words in rows_of(_WRONG_UPDATES):
+        if near(moved, value_of(expression, letters)):
+            return filled(words, letters)
     if torch.equal(master, master.bfloat16().float()):
         return "master was rounded to BF16 on the way: a small update is lost there. It has to stay float32."
     if not near(moved, right) and near(moved, right, 0.01):

@@ -1,17 +1,11 @@
 """The exercises of chapter 04: what recomputation keeps and what it costs."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 
-from book.exercises import (
-    ChoiceExercise,
-    Feedback,
-    FunctionExercise,
-    JudgedExercise,
-    NumberExercise,
-)
+from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from memkit.formula.activations import block_ledger
 from memkit.models import GPT2_LARGE, LLAMA_3_8B, llama_config
 from memkit.recipes import PURE_BF16
@@ -80,8 +74,7 @@ class PolicyBill:
 def bill_of(make_policy: Callable[[], Callable]) -> PolicyBill:
     """A policy's bytes and FLOPs on a small Llama, traced and counted."""
     from memkit.program.transformer import strategy_build
-    from memkit.tracing.flops import counted_flops
-    from memkit.tracing.trace import trace_memory
+    from memkit.tracing.trace import counted_flops, trace_memory
 
     setup, sbh = SMALL_LLAMA, SMALL_LLAMA.seq_len * SMALL_LLAMA.model.hidden_size
 
@@ -120,17 +113,6 @@ def judge_policy(make_policy: object) -> str | None:
     if bill.share_again > 0.5:
         return f"Your policy {bill}. At most half may run again, and the budget leaves room to save more."
     return None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PolicyExercise(JudgedExercise):
-    """A right answer is told what it keeps and what it costs."""
-
-    def check(self, answer: object) -> Feedback:
-        feedback = super().check(answer)
-        if feedback.status != "right":
-            return feedback
-        return replace(feedback, text=f"Yours {bill_of(answer)}. {self.because}")
 
 
 EXERCISES = (
@@ -229,9 +211,10 @@ EXERCISES = (
         d :: Full recomputation fits, but something cheaper does too.
         """,
     ),
-    PolicyExercise(
+    JudgedExercise(
         id="4.6",
         judge=judge_policy,
+        score=lambda answer: f"Yours {bill_of(answer)}.",
         because=f"The budget was {BUDGET_SBH} sbh and half.",
     ),
     ChoiceExercise(

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
-from memkit.low_precision.scaling import scale_to
+from memkit.formats.blocks import scale_to
 
 
 def power_of_two(amax: float, largest: float = 448.0) -> float:

@@ -3,13 +3,7 @@
 from dataclasses import replace
 from operator import itemgetter
 
-from book.exercises import (
-    ChoiceExercise,
-    Feedback,
-    FunctionExercise,
-    JudgedExercise,
-    NumberExercise,
-)
+from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from memkit.cards import CARDS
 from memkit.models import GPT2_XL, LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_8B, LLAMA_32_1B
 from memkit.recipes import AUTOCAST_BF16, FUSED_ADAMW, PURE_BF16, OptimizerConfig
@@ -120,21 +114,14 @@ def given_up(plan: TrainingPlan) -> str:
     return ", ".join((*plan.gives_up, *again)) or "nothing"
 
 
-class Game(JudgedExercise):
-    """A right purchase is told its score: what it costs, where it is tightest, and what each job gives up."""
-
-    def check(self, answer: object) -> Feedback:
-        feedback = super().check(answer)
-        if feedback.status != "right":
-            return feedback
-        plans = {job: plan_of(setup, CARDS[card]) for job, (card, setup) in sorted(answer.items())}
-        tightest = min(plans, key=lambda job: plans[job].fit.expected_bytes)
-        score = (
-            f"{sum(PRICES[card] for card, _ in answer.values())} of {BUDGET} spent; tightest is {tightest}, with "
-            f"{format_bytes(plans[tightest].fit.expected_bytes)} to spare. Given up: "
-            f"{'; '.join(f'{job}: {given_up(plan)}' for job, plan in plans.items())}. "
-        )
-        return replace(feedback, text=f"{score}{feedback.text}")
+def score(answer: dict) -> str:
+    """What a right purchase costs, where it is tightest, and what each job gives up."""
+    plans = {job: plan_of(setup, CARDS[card]) for job, (card, setup) in sorted(answer.items())}
+    tightest = min(plans, key=lambda job: plans[job].fit.expected_bytes)
+    spent = f"{sum(PRICES[card] for card, _ in answer.values())} of {BUDGET} spent"
+    spare = f"{tightest}, with {format_bytes(plans[tightest].fit.expected_bytes)} to spare"
+    given = "; ".join(f"{job}: {given_up(plan)}" for job, plan in plans.items())
+    return f"{spent}; tightest is {spare}. Given up: {given}."
 
 
 EXERCISES = (
@@ -243,9 +230,10 @@ EXERCISES = (
         e :: It lowers fragments, a few percent; here states are 50 GiB too many.
         """,
     ),
-    Game(
+    JudgedExercise(
         id="10.6",
         judge=judge_game,
+        score=score,
         because="Many purchases are right. A better one gives up less for the same price.",
     ),
 )

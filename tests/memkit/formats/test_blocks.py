@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from memkit.formats.blocks import BLOCK_FORMATS, quantize
-from memkit.formats.decoding import decode
 from memkit.formats.records import FORMATS
+from memkit.formats.rounding import decode
 
 NVFP4_ALONE = dataclasses.replace(BLOCK_FORMATS["nvfp4"], has_tensor_scale=False)
 MX = ["mxfp6_e3m2", "mxfp6_e2m3"]

@@ -1,12 +1,12 @@
-"""``memkit.formats.decoding`` against ml_dtypes, numpy and torch: every code of every format of up to 16 bits."""
+"""``memkit.formats.rounding`` against ml_dtypes, numpy and torch: every code of every format of up to 16 bits."""
 
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
 
-from memkit.formats.decoding import all_values, decode
 from memkit.formats.records import FORMATS, FloatFormat
+from memkit.formats.rounding import all_values, decode
 
 NARROW = [name for name, fmt in FORMATS.items() if fmt.bits <= 16]
 ML_DTYPES = {"int4": ml_dtypes.int4, "int8": np.int8, "float16": np.float16} | {

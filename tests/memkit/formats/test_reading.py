@@ -1,12 +1,12 @@
-"""``memkit.formats.reading``: what is spelled is evaluated again, for every code, and must give the value."""
+"""``memkit.formats.single``: what is spelled is evaluated again, for every code, and must give the value."""
 
 import math
 
 import pytest
 
-from memkit.formats.decoding import all_values, decode
-from memkit.formats.reading import read_code
 from memkit.formats.records import FORMATS, FloatFormat
+from memkit.formats.rounding import all_values, decode
+from memkit.formats.single import read_code
 
 SHORT = [name for name, fmt in FORMATS.items() if fmt.bits <= 8]
 
@@ -47,7 +47,7 @@ def test_kinds_of_codes_are_counted_by_the_format() -> None:
             continue
         assert kinds.count("NaN") == fmt.num_nans
         assert kinds.count("infinity") == 2 * fmt.has_infinity
-        assert kinds.count("zero") == fmt.has_zero * (2 - (fmt.specials == "fnuz"))
+        assert kinds.count("zero") == fmt.has_subnormals * (2 - (fmt.specials == "fnuz"))
         per_sign = (2**fmt.mantissa_bits - 1) * fmt.has_subnormals
         assert kinds.count("subnormal") == per_sign << fmt.sign_bits
 

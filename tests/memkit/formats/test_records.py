@@ -68,7 +68,7 @@ def test_counts_equal_a_count_of_every_code(name: str) -> None:
     assert fmt.num_values == np.unique(values[np.isfinite(values)]).size
     assert fmt.num_nans == np.isnan(values).sum()
     assert fmt.has_infinity == np.isinf(values).any()
-    assert fmt.has_zero == (values == 0).any()
+    assert fmt.has_subnormals == (values == 0).any()
     assert (fmt.nan_code is None) == (fmt.num_nans == 0)
 
 

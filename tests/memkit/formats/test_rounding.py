@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from narrow_formats import NARROW, ml_dtypes_overflow
 
 from book.recordings import find_recording
-from memkit.formats.decoding import decode
 from memkit.formats.records import FORMATS
-from memkit.formats.rounding import ROUNDINGS, encode, round_to, torch_overflow
+from memkit.formats.rounding import ROUNDINGS, decode, encode, round_to, torch_overflow
 
 IN_TORCH = [name for name in NARROW if hasattr(torch, name)]
 

@@ -1,10 +1,10 @@
-"""``memkit.formats.running_sums`` against torch, which adds in the format itself."""
+"""``memkit.formats.rounding`` against torch, which adds in the format itself."""
 
 import pytest
 import torch
 
 from memkit.formats.records import FORMATS
-from memkit.formats.running_sums import running_sum, sticking_point
+from memkit.formats.rounding import running_sum, sticking_point
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])

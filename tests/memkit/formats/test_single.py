@@ -11,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from narrow_formats import NARROW, ml_dtypes_overflow
 
-from memkit.formats.decoding import all_values
-from memkit.formats.reading import read_code
 from memkit.formats.records import FORMATS
-from memkit.formats.rounding import encode
-from memkit.formats.single import code_fields, decode_one, encode_one
+from memkit.formats.rounding import all_values, encode
+from memkit.formats.single import code_fields, decode_one, encode_one, read_code
 
 SHORT = [name for name, fmt in FORMATS.items() if fmt.bits <= 16]
 NUMPY = {"float16": np.float16} | {
@@ -74,8 +72,8 @@ def test_fields_put_together_give_the_code_and_the_value() -> None:
 
 
 def test_what_one_value_needs_runs_without_numpy() -> None:
-    code = "import sys; sys.modules['numpy'] = None\nfrom memkit.formats import reading\n"
-    code += "print(reading.nearest_in(0.1, 'float8_e4m3fn', saturates=True).value, reading.read_code(60, 'int8').above)"
+    code = "import sys; sys.modules['numpy'] = None\nfrom memkit.formats import single\n"
+    code += "print(single.nearest_in(0.1, 'float8_e4m3fn', saturates=True).value, single.read_code(60, 'int8').above)"
     out = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout

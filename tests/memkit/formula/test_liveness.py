@@ -60,7 +60,7 @@ class OnList:
     """The same operations as a list. What the interpreter's names hold is told after every line, as ``hold``."""
 
     def __init__(self):
-        self.graph = Graph({"n": COUNT, "1": 1})
+        self.graph = Graph({"n": COUNT, "n/2": COUNT // 2, "1": 1})
         self.weight, self.row = (
             Tensor(
                 axes,
@@ -106,7 +106,7 @@ class OnList:
 
     def events(self, program) -> list[int]:
         program(self)
-        walk = Walk(SimpleNamespace(graph=self.graph, block_bytes=1, units=[], loss=self.loss))
+        walk = Walk(SimpleNamespace(graph=self.graph, block_bytes=1, times=[1, 1], loss=self.loss))
         segments = (*walk.forward, *walk.backward)
         events = [
             (block, sign)

@@ -7,9 +7,8 @@ from same_steps import assert_same
 
 from memkit.formula.estimate import estimate_memory
 from memkit.models import TINY_GPT2
-from memkit.optimizers import OPTIMIZERS
 from memkit.program.transformer import training_build
-from memkit.recipes import FP32, OptimizerConfig
+from memkit.recipes import FP32, OPTIMIZERS, OptimizerConfig
 from memkit.setup import TrainingSetup
 from memkit.tracing.trace import trace_memory
 

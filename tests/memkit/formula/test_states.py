@@ -9,9 +9,7 @@ import torch
 
 from memkit.formula.states import bytes_per_parameter, state_ledger
 from memkit.models import TINY_GPT2, TINY_LLAMA
-from memkit.optimizers import OPTIMIZERS
-from memkit.program.optimizers import make_optimizer
-from memkit.program.transformer import Transformer
+from memkit.program.transformer import Transformer, make_optimizer
 from memkit.recipes import (
     ADAMW,
     AUTOCAST_BF16,
@@ -19,6 +17,7 @@ from memkit.recipes import (
     BF16_TWO_GRADIENTS,
     FP32,
     MEGATRON,
+    OPTIMIZERS,
     PURE_BF16,
     OptimizerConfig,
     Precision,

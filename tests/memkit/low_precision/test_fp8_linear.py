@@ -9,14 +9,13 @@ import torch
 from torch import nn
 from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
+from memkit.formats.blocks import SCALINGS, scale_to
 from memkit.low_precision.fp8 import (
     FP8_RECIPES,
-    DelayedFactor,
     Fp8Linear,
     cast_to,
     convert_to_fp8,
 )
-from memkit.low_precision.scaling import SCALINGS, DelayedScale, scale_to
 
 TOKENS, INPUTS, OUTPUTS = 256, 384, 128
 TORCHAO = {"tensor": "tensorwise", "row": "rowwise", "row_wide_wgrad": "rowwise_with_gw_hp"}
@@ -127,16 +126,6 @@ def test_delayed_scaling_meets_its_first_step_with_a_factor_of_one_and_then_know
         assert seen[operand].multiplier.item() == pytest.approx(largest / amaxes[operand])
 
 
-def test_the_factor_on_the_device_is_the_one_on_paper():
-    """Tested by itself against Transformer Engine's rule."""
-    scale = DelayedScale(history_len=3, margin=1)
-    factor = DelayedFactor(scale, torch.device("cpu"))
-    for amax in (3.5, 0.0, 7.3, float("inf"), 1e-40, float("nan"), 2.0, 2.0, 2.0, 1e-3):
-        scale = scale.after(amax)
-        factor.note(torch.tensor(amax))
-        assert factor.multiplier.item() == scale.multiplier
-
-
 @pytest.mark.parametrize("name", SCALINGS)
 def test_a_tensor_is_cast_as_an_array_is(name):
     x = torch.randn(256, 256, generator=torch.Generator().manual_seed(0)) * torch.logspace(
@@ -155,7 +144,7 @@ def test_what_it_keeps_for_the_backward_has_the_bytes_that_the_scaling_says(reci
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         layer(torch.randn(TOKENS, INPUTS))
     num_bytes = sum(t.untyped_storage().nbytes() for t in kept if t is not layer[0].weight)
-    scaling = SCALINGS[facts.input_scaling]
+    scaling = SCALINGS[facts.scaling]
     wanted = scaling.stored_bytes((INPUTS, TOKENS), facts.element)
     assert num_bytes == (TOKENS * INPUTS * 4 if facts.is_wgrad_wide else wanted)
 

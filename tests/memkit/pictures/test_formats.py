@@ -10,8 +10,8 @@ import pytest
 import torch
 from drawn import labels_of, marks_of, words_of
 
-from memkit.formats.reading import nearest_in, read_code
 from memkit.formats.records import FORMATS
+from memkit.formats.single import nearest_in, read_code
 from memkit.pictures.bits import COMPARED, bit_figure, explorer_figure, note_on
 from memkit.pictures.colours import LOOKS
 

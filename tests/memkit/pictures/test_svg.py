@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from memkit.pictures.axes import Scale, round_ticks
 from memkit.pictures.colours import LOOKS, OKABE_ITO
-from memkit.pictures.svg import Chart
+from memkit.pictures.svg import Chart, Scale, round_ticks
 
 
 def test_words_are_escaped_and_the_text_is_well_formed():

@@ -4,7 +4,7 @@ import pytest
 from drawn import labels_of, marks_of, overlap, words_of
 
 from memkit.pictures.svg import Chart
-from memkit.pictures.timeline import choices_figure, compare_figure, drawn_instants, timeline_figure
+from memkit.pictures.timeline import choices_figure, drawn_instants, timeline_figure
 from memkit.timeline import PARTS, Instant, MemoryTimeline
 from memkit.units import GIB, MIB, format_bytes
 
@@ -134,7 +134,6 @@ PEAKS = {name: timeline().at(instant) for name, instant in NAMED.items()}
             timeline(micro_batches=4).for_step(2), title="Llama-3.1-405B, 405.9 B parameters"
         ),
         timeline_figure(timeline(micro_batches=2), capacity_bytes=GIB, card_name="RTX 4090"),
-        compare_figure(timeline(), timeline(source="traced"), timeline(source="measured")),
         choices_figure(PEAKS, "Three ways", "dashed: a card", GIB),
     ],
 )
@@ -144,28 +143,6 @@ def test_no_text_leaves_the_picture_and_none_touches_another(chart):
         left, top, right, bottom = label.box
         assert left >= 0 and top >= 0 and right <= chart.width and bottom <= chart.height, label
         assert not [other for other in labels[:number] if overlap(label, other)], label
-
-
-def test_compare_has_one_bar_for_each_source_and_the_ratio_above():
-    ours = timeline(steps=1, source="formula")
-    theirs = timeline(steps=1, source="measured", scale=2)
-    chart = compare_figure(ours, timeline(steps=1, source="traced"), theirs)
-    assert all(source in words_of(chart) for source in ("formula", "traced", "measured"))
-    ratio = ours.at("forward").total_bytes / theirs.at("forward").total_bytes
-    assert f"{ratio:.2f}×" in words_of(chart)
-    drawn = [
-        int(mark.data["bytes"]) for mark in marks_of(chart, part="activations", source="measured")
-    ]
-    assert drawn == [i.activations for i in theirs.instants if i.activations]
-
-
-def test_compare_refuses_what_has_nothing_in_common():
-    one = MemoryTimeline(instants=(timeline().at("init"),), source="formula")
-    other = MemoryTimeline(instants=(timeline().at("forward"),), source="measured")
-    with pytest.raises(ValueError, match="instant in common"):
-        compare_figure(one, other)
-    with pytest.raises(ValueError, match="got 0"):
-        compare_figure()
 
 
 @pytest.mark.parametrize("chosen", [-1, 1])

@@ -6,13 +6,12 @@ import pytest
 import torch
 
 from memkit.formula.estimate import estimate_memory
-from memkit.measure import NUMBER, measure_memory
+from memkit.measure import NUMBER, measure_memory, saved_bytes
 from memkit.models import gpt2_config, llama_config
 from memkit.program.hooks import tensors_in
 from memkit.program.transformer import Transformer, random_batches, strategy_build
 from memkit.recipes import AUTOCAST_BF16, PURE_BF16
 from memkit.recomputation import blocks_ledger, step_flops, stored_bytes
-from memkit.saved_tensors import saved_bytes
 from memkit.setup import TrainingSetup
 from memkit.strategies import (
     CORE,
@@ -30,8 +29,7 @@ from memkit.strategies import (
     policy,
     sequential,
 )
-from memkit.tracing.flops import counted_flops
-from memkit.tracing.trace import trace_memory
+from memkit.tracing.trace import counted_flops, trace_memory
 
 GPT2 = replace(gpt2_config("small GPT-2", 5, 64, 4), vocab_size=160)
 LLAMA = llama_config("small Llama", 4, 64, 4, 2, 160, 192, 256)

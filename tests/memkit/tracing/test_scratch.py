@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from memkit.formula.kernels import embedding_backward_buffers
 from memkit.measure import measure_memory
-from memkit.tracing.kernels import index_put_buffers, reduction_buffers
+from memkit.tracing.cuda import index_put_buffers, reduction_buffers
 from memkit.tracing.trace import trace_memory
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from memkit.formats.reading import parse_number
 from memkit.formats.records import FORMATS
+from memkit.formats.single import parse_number
 from memkit.widgets.bit_explorer import BitExplorer
 
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from memkit.formula.activations import block_ledger
-from memkit.low_precision.autocast import LOWER_PRECISION
+from memkit.low_precision.sixteen_bits import LOWER_PRECISION
+from memkit.measure import saved_bytes
 from memkit.models import TINY_LLAMA
 from memkit.recipes import AUTOCAST_BF16, FP32, PURE_BF16
-from memkit.saved_tensors import saved_bytes
 from memkit.setup import TrainingSetup
 from stepscope.experts import experts_config
 from stepscope.program.job import Experts

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import same_steps
 
-from memkit import optimizers as kit
+from memkit import recipes as kit
 from memkit.formula.activations import block_ledger
 from memkit.formula.estimate import estimate_memory
 from memkit.models import TINY_GPT2, TINY_LLAMA

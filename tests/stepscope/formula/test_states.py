@@ -3,7 +3,7 @@
 import pytest
 from tests_of_the_kit import kit_tests
 
-from memkit import optimizers as kit
+from memkit import recipes as kit
 from memkit.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig
 from stepscope.optimizers import OPTIMIZERS
 

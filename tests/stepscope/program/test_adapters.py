@@ -7,7 +7,7 @@ from tests_of_the_kit import kit_tests
 
 from memkit.recomputation import step_flops
 from memkit.strategies import FULL, NONE
-from memkit.tracing.flops import flops_counted_in
+from memkit.tracing.trace import flops_counted_in
 from stepscope.program.job import job_build
 from stepscope.setup import AdapterConfig, as_job
 

@@ -1,7 +1,6 @@
 """Models known by config.json alone: transformers' modules and published counts are the oracle."""
 
 import json
-import re
 from dataclasses import replace
 
 import pytest
@@ -87,23 +86,9 @@ def test_a_model_config_has_as_many_parameters_or_is_refused_in_words(name):
                 assert replace(model, name=ours.name, max_seq_len=ours.max_seq_len) == ours
     else:
         with pytest.raises(
-            ValueError, match=f"model_type='{config['model_type']}' is no ModelConfig: "
+            ValueError, match=f"model_type='{config['model_type']}' is no ModelConfig: .*Trace it"
         ):
             model_of_config(config)
-
-
-@pytest.mark.parametrize(
-    "name, words",
-    [
-        ("gpt-oss-20b", "clamped; its experts are not Mixtral's"),
-        ("DeepSeek-V2-Lite", "latent vector (MLA); every token uses shared experts"),
-        ("t5-small", "encoder"),
-        ("vit-base-patch16-224", "images"),
-    ],
-)
-def test_what_the_formula_lacks_is_named(name, words):
-    with pytest.raises(ValueError, match=re.escape(words)):
-        model_of_config(CONFIGS[name][0])
 
 
 def test_some_layers_of_a_mixture_may_be_dense():

@@ -137,6 +137,21 @@ def test_a_function_that_was_held_before_is_refused_too(tree):
     assert (tree / "log.txt").exists()
 
 
+def test_a_pipe_of_the_disk_and_links_in_a_circle(tree):
+    """A rename would take a real pipe's place; of links that lead in a circle the system says so."""
+    os.mkfifo("pipe")
+    for link, target in (("one", "other"), ("other", "one")):
+        os.symlink(target, link)
+    with on_scratch_disk():
+        os.rename("log.txt", "pipe")
+        assert Path("pipe").read_text() == "a long log\n" and not os.path.exists("log.txt")
+        for flags in (os.O_RDONLY, os.O_WRONLY | os.O_TRUNC):
+            with pytest.raises(OSError, match="Too many levels of symbolic links: 'one'"):
+                os.open("one", flags)
+    assert Path("pipe").is_fifo() and Path("log.txt").read_text() == "a long log\n"
+    assert os.readlink("one") == "other"
+
+
 @pytest.mark.parametrize(
     "command",
     [

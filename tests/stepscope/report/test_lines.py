@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from memkit import measure_memory
-from stepscope.tool.arguments import card_named
-from stepscope.tool.command_line import main
+from stepscope.tool.command_line import card_named, main
 from stepscope.tool.script import Script
 from stepscope.tracing.trace import trace_script
 

@@ -2,11 +2,10 @@
 
 import pytest
 
-from memkit import optimizers as kit
-from memkit.formula.update import RULES
-from memkit.optimizers import IMPLEMENTATIONS, TRACE_IT
-from memkit.program.optimizers import class_of
-from memkit.recipes import OptimizerConfig
+from memkit import recipes as kit
+from memkit.formula.run import RULES
+from memkit.program.transformer import class_of
+from memkit.recipes import IMPLEMENTATIONS, TRACE_IT, OptimizerConfig
 from stepscope.optimizers import OPTIMIZERS
 
 OF_TORCH = {

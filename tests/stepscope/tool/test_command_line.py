@@ -16,9 +16,8 @@ from stepscope.allocator.replay import replay_trace
 from stepscope.allocator.snapshots import predicted_snapshot, write_snapshot
 from stepscope.program.sharded import one_rank_of, sharded_build
 from stepscope.setup import Layout
-from stepscope.tool.arguments import number_in
 from stepscope.tool.changed import PROGRAM_CHANGES, changed_build
-from stepscope.tool.command_line import main
+from stepscope.tool.command_line import main, number_in
 from stepscope.tracing.trace import trace_script
 
 PROGRAM = """

@@ -18,8 +18,7 @@ import torch
 from memkit.units import format_bytes
 from stepscope.advice.left_out import fits_of, left_out_of
 from stepscope.allocator.replay import replay_trace
-from stepscope.tool.batches import Batch, largest_of
-from stepscope.tool.changed import changed_build
+from stepscope.tool.changed import Batch, changed_build, largest_of
 from stepscope.tool.command_line import main
 from stepscope.tool.commands import TooFewRows, largest_that_fits
 from stepscope.tool.program_report import report_on

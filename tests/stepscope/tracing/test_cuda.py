@@ -5,7 +5,7 @@ import torch
 from tests_of_the_kit import kit_tests
 from torch import nn
 
-from stepscope.tracing.cuda import pretend_cuda_for_script
+from stepscope.tracing.devices import pretend_cuda_for_script
 from stepscope.tracing.trace import trace_script
 
 KIT = kit_tests(

@@ -11,7 +11,7 @@ from memkit.formula.estimate import estimate_memory
 from memkit.models import LLAMA_2_7B
 from memkit.recipes import PURE_BF16
 from stepscope.setup import AdapterConfig, Job
-from stepscope.widgets.adapter_explorer import AdapterExplorer
+from stepscope.widgets.plan_explorers import AdapterExplorer
 
 SEVEN_B = Job(model=LLAMA_2_7B, precision=PURE_BF16, seq_len=512, recomputation="full")
 

@@ -6,7 +6,7 @@ from drawn import labels_of, marks_of
 from memkit.units import format_bytes
 from stepscope.pictures import plans_figure
 from stepscope.planner.plan import GIVES_UP
-from stepscope.widgets.plan_explorer import ANYTHING, NOTHING, PlanExplorer, plans_for
+from stepscope.widgets.plan_explorers import ANYTHING, NOTHING, PlanExplorer, plans_for
 
 JOB = {"model": "GPT-2 XL", "card": "RTX 4090", "tokens_per_step": 32768, "seq_len": 1024}
 

@@ -12,7 +12,7 @@ from memkit.setup import TrainingSetup
 from memkit.units import format_bytes
 from stepscope.setup import Layout
 from stepscope.sharding import estimate_sharded, step_traffic
-from stepscope.widgets.sharding_explorer import RANKS, ShardingExplorer
+from stepscope.widgets.plan_explorers import RANKS, ShardingExplorer
 
 
 @pytest.fixture(scope="module")

@@ -1,27 +1,29 @@
-"""CUDA's rules for programs that nobody here wrote: the host's memory, known values, more kernels, refusals."""
+"""CUDA's and the CPU's rules for programs that nobody here wrote: a host, known values, more kernels, refusals."""
 
 import functools
 import math
+import operator
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, contextmanager
-from unittest.mock import patch
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._device import _device_constructors
 
 from memkit.formula.kernels import Stages
 from memkit.program.hooks import tensors_in
-from memkit.tracing.cuda import FROM_DATA, Card, pretend_cuda
-from memkit.tracing.kernels import BY_NAME, KERNELS
+from memkit.tracing.cpu import fake_cpu
+from memkit.tracing.cuda import BY_NAME, FROM_DATA, KERNELS, Card, pretend_cuda
+from memkit.tracing.shapes import deepcopied
 from memkit.units import round_up
 from stepscope.tracing.card import CARD, STAND_INS, CardGenerator
 from stepscope.tracing.host import META, Place, Places, place_named
-from stepscope.tracing.patched import as_a_script_needs
+from stepscope.tracing.patched import as_a_script_needs, replaced
 from stepscope.tracing.ranks import one_rank
-from stepscope.tracing.refusals import not_followed
-from stepscope.tracing.values import MAX_BYTES, ShapesOnly, has_values, refuse, storage_key
+from stepscope.tracing.refusals import not_followed, refusing
+from stepscope.tracing.values import MAX_BYTES, UNKNOWN, ShapesOnly, has_values, refuse, storage_of
 
 
 def grouped_mm(
@@ -41,10 +43,7 @@ def grouped_mm(
 def ctc_loss(
     scores: Tensor, targets: Tensor, lengths, target_lengths, *_, **__
 ) -> tuple[Tensor, Tensor]:
-    """A loss for each text and the forward variables, of two and a blank for each letter of the longest text.
-
-    The longest is taken to be as long as the rows are padded.
-    """
+    """A loss for each text, and forward variables: two and a blank a letter of a text as long as padded rows."""
     if targets.dim() != 2:
         raise not_followed("ctc_loss with targets in one row", "pad them to a row for each text")
     longest = targets.shape[1]
@@ -57,28 +56,27 @@ def ctc_loss_backward(grad: Tensor, scores: Tensor, *_, **__) -> Tensor:
     return torch.empty_like(scores, memory_format=torch.contiguous_format)
 
 
-TOLD = {
-    **dict.fromkeys(
+MAY_DIFFER = (
+    (
         (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu),
         "is traced as small operations; CUDA runs one of cuDNN, with a reserve",
     ),
-    **dict.fromkeys(
+    (
         (torch.prod, Tensor.prod, torch.cumprod, Tensor.cumprod),
         "has a backward that is traced as for factors with zeros: without one it may take less",
     ),
-    **dict.fromkeys(
+    (
         (torch._VF.cdist, torch.ctc_loss, torch._C._nn.im2col, torch._C._nn.col2im),
         "has a kernel that takes copies of its inputs besides, which are not in the trace",
     ),
-}
+)
 """Functions that may take another amount than traced, and what is said of each."""
 
 
-def told(mode, func, args, kwargs):
+def with_warning(words: str, mode, func, args, kwargs):
     """A call as it is, with a warning."""
-    mode.warn_once(
-        func.__name__, f"{func.__name__} {TOLD[func]}", is_told_in_torch=True, is_about_number=True
-    )
+    name = func.__name__
+    mode.warn_once(name, f"{name} {words}", in_torch=True, in_report=True)
     return func(*args, **kwargs)
 
 
@@ -88,21 +86,15 @@ for name in ("", ".Tensor"):
 
 
 def four_bit_product(
-    x: Tensor,
-    codes,
-    shape: Sequence[int],
-    absmax,
-    block_size,
-    kind,
-    bias=None,
-    absmax_8bit=None,
-    *_,
-    **__,
+    x: Tensor, codes, shape: Sequence[int], *rest, absmax_8bit=None, **_
 ) -> Stages:
     """The weight in the input's dtype and, where the scales are in 8 bits, the scales in float32 with their mean."""
-    num_scales = 0 if absmax_8bit is None else absmax_8bit.numel()
+    absmax_8bit = rest[4] if len(rest) > 4 else absmax_8bit
     wide = math.prod(shape) * x.element_size()
-    return [[4 * num_scales, 4 * num_scales], [4 * num_scales, wide]] if num_scales else [[wide]]
+    if absmax_8bit is None:
+        return [[wide]]
+    scales = 4 * absmax_8bit.numel()
+    return [[scales, scales], [scales, wide]]
 
 
 BY_NAME["bitsandbytes.gemm_4bit.default"] = four_bit_product
@@ -120,15 +112,12 @@ class ScriptCard(ShapesOnly, Card):
     def __init__(self, *, starts_in_host: bool):
         super().__init__()
         self.starts_in_host = starts_in_host
-        self.unplaced: dict[int, weakref.ref] = {}
+        self.unplaced: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
         self.places = Places()
         self.before_write: Callable[[object], None] = lambda tensor: None
         self.rules |= (of_places := rules_of_places())
-        self.of_places = of_places.keys() | {
-            Tensor.backward,
-            Tensor.requires_grad_,
-            torch.autograd.grad,
-        }
+        takes_any = {Tensor.backward, Tensor.requires_grad_, torch.autograd.grad}
+        self.of_places = of_places.keys() | takes_any
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if kwargs and isinstance(kwargs.get("generator"), CardGenerator):
@@ -152,41 +141,29 @@ class ScriptCard(ShapesOnly, Card):
 def rules_of_places() -> dict:
     """Which handler answers which call of torch that has to do with a place."""
     rules = {
-        Tensor.get_device: lambda mode, func, args, kwargs: (
-            0 if mode.places.of(args[0]) is Place.CARD else -1
-        ),
+        Tensor.get_device: functools.partial(_property, lambda at: 0 if at is Place.CARD else -1),
         Tensor.pin_memory: lambda mode, func, args, kwargs: args[0],
-        Tensor.cuda: lambda mode, func, args, kwargs: _to(
-            mode, Tensor.to, (args[0], Place.CARD.value), {}
-        ),
+        Tensor.cuda: functools.partial(_to_place, Place.CARD),
+        Tensor.cpu: functools.partial(_to_place, Place.HOST),
         Tensor.to: _to,
         Tensor.data.__set__: _set_data,
         torch._C._nn._parse_to: _parse_to,
         Tensor.copy_: lambda mode, func, args, kwargs: (  # to the host's memory: moves no values, allocates nothing
             args[0] if has_values(args[0]) and not has_values(args[1]) else func(*args, **kwargs)
         ),
-        Tensor.cpu: lambda mode, func, args, kwargs: _to(
-            mode, Tensor.to, (args[0], Place.HOST.value), {}
-        ),
         Tensor.data_ptr: _data_ptr,
         torch.empty_like: _like,
         torch.zeros_like: _like,
     }
-    rules |= dict.fromkeys(TOLD, told)
+    for functions, words in MAY_DIFFER:
+        rules |= dict.fromkeys(functions, functools.partial(with_warning, words))
     rules[Tensor.device.__get__] = functools.partial(_property, lambda place: place.value)
-    for name, place in (
-        ("is_cuda", Place.CARD),
-        ("is_cpu", Place.HOST),
-        ("is_meta", Place.NOWHERE),
-    ):
-        rules[getattr(Tensor, name).__get__] = functools.partial(
-            _property, lambda at, place=place: at is place
-        )
+    for name, place in zip(("is_cuda", "is_cpu", "is_meta"), Place, strict=True):
+        is_there = functools.partial(operator.is_, place)
+        rules[getattr(Tensor, name).__get__] = functools.partial(_property, is_there)
     rules |= dict.fromkeys((Tensor.__bool__, Tensor.__int__, Tensor.__index__), _read)
-    rules |= dict.fromkeys(_device_constructors() - FROM_DATA, _factory) | dict.fromkeys(
-        FROM_DATA, _from_data
-    )
-    return rules
+    rules |= dict.fromkeys(_device_constructors() - FROM_DATA, _factory)
+    return rules | dict.fromkeys(FROM_DATA, _from_data)
 
 
 def _property(of_place, mode, func, args, kwargs):
@@ -194,10 +171,7 @@ def _property(of_place, mode, func, args, kwargs):
 
 
 def _factory(mode, func, args, kwargs):
-    """A tensor made without naming a device is made on the card, as under ``torch.set_default_device``.
-
-    A script's is made in the host's memory, as torch does.
-    """
+    """A tensor made without naming a device is made on the card; a script's in the host's memory, as torch does."""
     is_unplaced = kwargs.get("device") is None and not kwargs.get("pin_memory")
     if mode.starts_in_host and kwargs.get("device") != META:
         return _made_in_host(mode, func, args, kwargs)
@@ -206,18 +180,16 @@ def _factory(mode, func, args, kwargs):
     for name in ("generator", "pin_memory"):  # there is neither on meta
         kwargs.pop(name, None)
     out = func(*args, **kwargs)
-    if is_unplaced and storage_key(out):
-        mode.unplaced[storage_key(out)] = weakref.ref(out.untyped_storage())
+    if is_unplaced and (storage := storage_of(out)) is not None:
+        mode.unplaced.add(storage)
     return out
 
 
 def _made_in_host(mode, func, args, kwargs):
     """Small tensors and whole numbers (a shuffled order) are real: a program reads them; large floats are not."""
-    of_card = {
-        name: value for name, value in kwargs.items() if name not in ("generator", "pin_memory")
-    }
+    choices = {name: kwargs[name] for name in kwargs.keys() - {"generator", "pin_memory"}}
     with mode.places.makes(Place.HOST):
-        tensor = func(*args, **of_card | {"device": META})
+        tensor = func(*args, **choices | {"device": META})
     if tensor.layout is not torch.strided:
         return func(*args, **kwargs)
     is_read = tensor.nbytes <= MAX_BYTES or not (tensor.is_floating_point() or tensor.is_complex())
@@ -228,11 +200,8 @@ def _made_in_host(mode, func, args, kwargs):
 def _like(mode, func, args, kwargs):
     """Pinned memory is the host's; without a card there is none to pin."""
     kwargs.pop("pin_memory", None)
-    if (
-        place_named(kwargs.get("device")) is Place.HOST
-        and args[0].is_meta
-        and args[0].nbytes > MAX_BYTES
-    ):
+    is_large = args[0].is_meta and args[0].nbytes > MAX_BYTES
+    if is_large and place_named(kwargs.get("device")) is Place.HOST:
         with mode.places.makes(Place.HOST):
             return func(*args, **kwargs | {"device": META})
     return func(*args, **kwargs)
@@ -253,6 +222,10 @@ def _from_data(mode, func, args, kwargs):
     return tensor.requires_grad_() if needs_grad else tensor
 
 
+def _to_place(place, mode, func, args, kwargs):
+    return _to(mode, Tensor.to, (args[0], place.value), {})
+
+
 def _to(mode, func, args, kwargs):
     """``tensor.to``: to another place, another dtype, both or neither; what stays is the same tensor, as in torch."""
     tensor, *rest = args
@@ -266,11 +239,7 @@ def _to(mode, func, args, kwargs):
     if rest and rest[0] is None:
         rest[0] = tensor.dtype
     source = mode.places.of(tensor)
-    made_here = (
-        mode.unplaced.get(storage_key(tensor)) if place is Place.CARD and tensor.is_meta else None
-    )
-    # the address of one that is gone may be another's now
-    if made_here and made_here() is not None:
+    if place is Place.CARD and tensor.is_meta and storage_of(tensor) in mode.unplaced:
         mode.warn_once("unplaced", COUNTED_ON_CARD)
     if place is None or place is source:
         return func(tensor, *rest or [tensor.dtype] * ("dtype" not in kwargs), **kwargs)
@@ -296,26 +265,19 @@ def _parse_to(mode, func, args, kwargs):
 
 def _read(mode, func, args, kwargs):
     """A branch or an index on what came from the card by ``.cpu()``: taken as 0, as it is where it is printed."""
-    mode.known.num_questions += 1
-    tensor = args[0]
-    if (
-        mode.places.of(tensor) is not Place.HOST
-        or has_values(tensor)
-        or mode.known.value_of(tensor) is not None
-    ):
+    if mode.places.of(args[0]) is not Place.HOST:
         return refuse(mode, func, args, kwargs)
-    number = mode.known.assumptions.here()
-    return func(
-        mode.without_values(tensor, func.__name__) if number is None else torch.tensor(number)
-    )
+    answer = mode.answered(func, args, kwargs)
+    return func(mode.without_values(args[0], func.__name__)) if answer is UNKNOWN else answer
 
 
 def _data_ptr(mode, func, args, kwargs):
     """An address of its own, by which programs tell tied tensors."""
     tensor = args[0]
-    if not storage_key(tensor) or not tensor.is_meta:
+    storage = storage_of(tensor) if tensor.is_meta else None
+    if storage is None:
         return func(tensor)
-    return storage_key(tensor) + tensor.storage_offset() * tensor.element_size()
+    return storage._cdata + tensor.storage_offset() * tensor.element_size()
 
 
 def _set_data(mode, func, args, kwargs):
@@ -342,16 +304,59 @@ def pretend_cuda_for_script(*, starts_in_host: bool = False):
         with torch._C.DisableTorchFunction():
             return write(tensor, **kwargs).replace("device='meta'", f"device='{CARD}'")
 
-    own = (
-        (torch._tensor_str, "_str", written),
-        (torch, "_has_compatible_shallow_copy_type", lambda *_: True),  # see _set_data
-    )
-    with ExitStack() as stack:
-        stack.enter_context(one_rank())
-        card = stack.enter_context(
-            pretend_cuda(functools.partial(ScriptCard, starts_in_host=starts_in_host))
-        )
-        for home, name, value in (*STAND_INS, *own):
-            stack.enter_context(patch.object(home, name, value))
-        stack.enter_context(as_a_script_needs(card))
+    with (
+        one_rank(),
+        pretend_cuda(functools.partial(ScriptCard, starts_in_host=starts_in_host)) as card,
+        replaced(
+            *STAND_INS,
+            (torch._tensor_str, "_str", written),
+            (torch, "_has_compatible_shallow_copy_type", lambda *_: True),  # see _set_data
+        ),
+        as_a_script_needs(card),
+    ):
         yield card
+
+
+def not_here(what: str) -> Callable:
+    """The refusal of what reads memory in C++, where a fake tensor has none."""
+    return refusing(f"{what} on the CPU's rules", 'trace it with device="cuda"')
+
+
+@contextmanager
+def fake_cpu_for_script(tracer) -> Iterator[ShapesOnly]:
+    """Inside, every new tensor is fake."""
+    with (
+        fake_cpu(tracer, ShapesOnly()) as mode,
+        as_a_script_needs(mode),
+        replaced(
+            (Tensor, "_make_subclass", staticmethod(make_subclass)),
+            (torch.nn.parallel.DistributedDataParallel, "__init__", not_here("DDP's reducer")),
+        ),
+    ):
+        mode.rules[Tensor.__deepcopy__] = deepcopied
+        mode.rules[torch.asarray] = from_storage
+        mode.rules[torch._VF._pad_packed_sequence] = not_here("pad_packed_sequence")
+        mode.rules[torch.nn.functional.ctc_loss] = not_here("ctc_loss")
+        yield mode
+
+
+def from_storage(_, func, args, kwargs):
+    """safetensors reads weights from a mapped file, which a CPU's step then shares and does not allocate."""
+    if isinstance(args[0], torch.UntypedStorage):
+        raise not_followed(
+            "weights in a mapped file (from_pretrained) on the CPU's rules",
+            "make them by from_config",
+        )
+    return func(*args, **kwargs)
+
+
+MAKE_SUBCLASS = Tensor._make_subclass
+
+
+def make_subclass(kind: type, data: Tensor, requires_grad: bool = False, **options) -> Tensor:
+    """``Tensor._make_subclass``, which refuses fake data (bitsandbytes' ``Params4bit``): a view that is fake too."""
+    if not isinstance(data, FakeTensor):
+        return MAKE_SUBCLASS(kind, data, requires_grad, **options)
+    view = data.detach().requires_grad_(requires_grad)
+    view.__class__ = type(kind.__name__, (kind, FakeTensor), {})
+    return view
