@@ -140,14 +140,14 @@ def gpt2_config(name: str, num_layers: int, hidden_size: int, num_heads: int) ->
     return ModelConfig(name=name, vocab_size=50257, max_seq_len=1024, **sizes, **GPT2)
 
 
-LLAMA_SIZES = (
+SIZES_OF_LLAMAS = (
     "num_layers hidden_size num_heads num_kv_heads intermediate_size vocab_size max_seq_len".split()
 )
 
 
 def llama_config(name: str, *sizes: int, **fields) -> ModelConfig:
-    """A Llama style model of sizes in the order of ``LLAMA_SIZES``; Qwen2 adds the field ``has_qkv_bias``."""
-    fields |= zip(LLAMA_SIZES[: len(sizes)], sizes, strict=True)
+    """A Llama style model of sizes in the order of ``SIZES_OF_LLAMAS``; Qwen2 adds the field ``has_qkv_bias``."""
+    fields |= zip(SIZES_OF_LLAMAS[: len(sizes)], sizes, strict=True)
     return ModelConfig(name=name, **fields)
 
 
@@ -182,10 +182,11 @@ TINY_LLAMA = llama_config("tiny Llama", 4, 256, 4, 2, 688, 8192, 1024)
 
 GPT2_FAMILY = GPT2_SMALL, GPT2_MEDIUM, GPT2_LARGE, GPT2_XL
 ON_ONE_CARD = LLAMA_32_1B, QWEN_2_05B, LLAMA_32_3B
-LLAMA_2, LLAMA_3 = (LLAMA_2_7B, LLAMA_2_13B, LLAMA_2_70B), (LLAMA_3_8B, LLAMA_3_70B, LLAMA_3_405B)
+LLAMAS_2 = (LLAMA_2_7B, LLAMA_2_13B, LLAMA_2_70B)
+LLAMAS_3 = (LLAMA_3_8B, LLAMA_3_70B, LLAMA_3_405B)
 QWEN_3_FAMILY = QWEN_3_06B, QWEN_3_8B, QWEN_3_32B
 PUBLISHED_MODELS = {
     config.name: config
-    for config in (*GPT2_FAMILY, *ON_ONE_CARD, *LLAMA_2, MISTRAL_7B, *LLAMA_3, *QWEN_3_FAMILY)
+    for config in (*GPT2_FAMILY, *ON_ONE_CARD, *LLAMAS_2, MISTRAL_7B, *LLAMAS_3, *QWEN_3_FAMILY)
 }
 """The published models by name, in rough order of size within a family."""

@@ -8,7 +8,7 @@ that the numbers mean what they mean on a card.
 import math
 import sys
 import warnings
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -209,18 +209,27 @@ class Counters:
         self.position = len(log.events)
         return self.player.allocator
 
-    def statistics(self, *_, **__) -> dict[str, int]:
-        """``torch.cuda.memory_stats``; what is not modelled is 0."""
-        allocator = self.allocator_now()
-        found = defaultdict(int, allocator.counts)
+    def bytes_in_use(self) -> dict[str, int]:
+        """The counters of bytes among ``memory_stats``; what is not modelled is 0."""
+        allocator, found = self.allocator_now(), defaultdict(int)
         for theirs, ours in STATISTICS.items():
             found[f"{theirs}.all.current"] = allocator.current[ours]
             found[f"{theirs}.all.peak"] = allocator.peak[ours]
         return found
 
+    def statistics(self, *_, **__) -> dict[str, int]:
+        """``torch.cuda.memory_stats``, with what the allocator asked of its driver."""
+        done = Counter(entry.action for entry in self.allocator_now().trace)
+        return self.bytes_in_use() | {
+            "num_ooms": done["oom"],
+            "num_alloc_retries": 0,  # its card has no end
+            "num_device_alloc": done["segment_alloc"] + done["segment_map"],
+            "num_device_free": done["segment_free"] + done["segment_unmap"],
+        }
+
     def statistic(self, name: str) -> Callable[..., int]:
-        """A function that tells one of the numbers."""
-        return lambda *_, **__: self.statistics()[name]
+        """A function that tells one of the numbers of bytes."""
+        return lambda *_, **__: self.bytes_in_use()[name]
 
     def free_and_total(self, *_, **__) -> tuple[int, int]:
         """``torch.cuda.mem_get_info``, of a card that nobody has chosen."""
