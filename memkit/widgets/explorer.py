@@ -10,6 +10,7 @@ and a verdict for each, and the room on the card, follow here.
 """
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -280,14 +281,18 @@ def live(html: str, style: str, lines: Sequence[int]) -> str:
     return f'<div class="memkit-room" style="{style}" data-room="{longest}">{said}</div>'
 
 
+REFUSED_VALUE = re.compile(r"""(\w+)=('[^']*'|"[^"]*"|\S+) (.+)""", re.DOTALL)
+"""How an error begins that shows a bad value, here and in ``memkit.units``: a text in quotes may hold spaces."""
+
+
 def html_error(explorer: Explorer) -> str:
     """Why the last change cannot be shown, in its control's own name; nothing where it is shown."""
     if not explorer.error:
         return ""
     said = f"<strong>This was not taken.</strong> {escape(explorer.error)}."
-    name, is_named, rest = explorer.error.partition("=")
-    if is_named and name in explorer.controls:
-        value, _, reason = rest.partition(" ")
+    named = REFUSED_VALUE.fullmatch(explorer.error)
+    if named and named[1] in explorer.controls:
+        name, value, reason = named.groups()
         label = f"{escape(explorer.controls[name].label)}: {escape(value)}"
         said = f"<strong>{label} was not taken.</strong> It {escape(reason)}."
     kept = " The picture still shows the last setting that works." if explorer.shown else ""

@@ -17,7 +17,7 @@ from memkit.units import Printable, aligned_table, format_bytes, on_page
 from stepscope.advice.changes import CHANGES, EXPANDABLE_SEGMENTS, Change, Effect
 from stepscope.allocator.caching import AllocatorConfig
 from stepscope.allocator.replay import Replay, replay_trace
-from stepscope.allocator.snapshots import RecordedRun, read_snapshot
+from stepscope.allocator.snapshots import IN_AUTOGRAD, RecordedRun, read_snapshot
 from stepscope.optimizers import MIN_8BIT_VALUES
 
 NUM_LINES = 8
@@ -124,9 +124,15 @@ def held_for_no_backward(events: Sequence[Event], min_times: int = 1) -> set[int
     return {event.block for graph in graphs for event in graph} if num_large >= min_times else set()
 
 
-def held_at_peak(
-    events: Events, live: Events, has_failed: bool, has_phases: bool
-) -> dict[str, int]:
+def is_in_backward(event: Event) -> bool:
+    """Whether autograd made or freed a block, for a module, for a function's ``backward`` or for no line at all."""
+    return event.where == IN_AUTOGRAD or event.where.rpartition(" ")[2] in (
+        "backward",
+        "(backward)",
+    )
+
+
+def held_at_peak(events: Events, live: Events, has_failed: bool, has_parts: bool) -> dict[str, int]:
     """Bytes of the blocks alive at the peak that a change may be about, by ``Change.touches``.
 
     A graph is unwanted where the run shows that no backward follows its forwards, never where it only lacks one. A run
@@ -134,9 +140,9 @@ def held_at_peak(
     go at least twice without a line of autograd's.
     """
     phases, kept, graphs = {event.phase for event in events}, events.unfreed(), set()
-    trains = phases & {"backward", "optimizer"} or any("backward" in e.where for e in events)
+    trains = phases & {"backward", "optimizer"} or any(map(is_in_backward, events))
     if not has_failed and not trains:
-        graphs = held_for_no_backward(events, 1 if has_phases else 2)
+        graphs = held_for_no_backward(events, 1 if has_parts else 2)
 
     def held(is_meant: Callable[[Event], bool]) -> int:
         return sum(event.num_bytes for event in live if is_meant(event))
@@ -296,8 +302,8 @@ def diagnose_memory(
     events = timeline.events
     live = events.live_at(base.peak_event)
     has_failed = result.failure is not None or bool(recorded and recorded.failed)
-    has_phases = any(event.part for event in events)
-    held = held_at_peak(events, live, has_failed, has_phases)
+    has_parts = any(event.part for event in events)
+    held = held_at_peak(events, live, has_failed, has_parts)
     growing = growing_lines(events, max(live.num_bytes // SHARE_SHOWN, 1))
     headline = result.peak_reserved_bytes if result.failure is None else base.peak_reserved_bytes
     parts = {part: born.num_bytes for part, born in live.by(lambda event: event.part).items()}
@@ -309,7 +315,7 @@ def diagnose_memory(
         lines=lines_of(live, events)[:NUM_LINES],
         changes=without_holes(base, headline),
         # a forward that died half-way grows too
-        cures=cures_of(held, live.num_bytes, () if has_failed and not has_phases else growing),
+        cures=cures_of(held, live.num_bytes, () if has_failed and not has_parts else growing),
         peak_reserved_bytes=headline,
         growing=growing,
     )

@@ -189,6 +189,10 @@ RECORDER = "torch::unwind::", "torch::CapturedTraceback::", "??"
 """Functions of the recorder itself."""
 
 
+IN_AUTOGRAD = "backward, in autograd's own thread"
+"""The place of what autograd does for no line of the program."""
+
+
 def line_of(frames: Iterable[dict]) -> str:
     """The innermost line of the program, as ``file.py:line function``; frames come innermost first.
 
@@ -202,7 +206,7 @@ def line_of(frames: Iterable[dict]) -> str:
             return f"{file.rsplit('/', 1)[-1]}:{whole(frame, 'line')} " + frame["name"]
         names.append(frame["name"])
     if any("torch::autograd::" in name for name in names):
-        return "backward, in autograd's own thread"
+        return IN_AUTOGRAD
     return next((name for name in names if not name.startswith(RECORDER)), "")
 
 

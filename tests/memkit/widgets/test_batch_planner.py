@@ -44,4 +44,8 @@ def test_ddp_keeps_a_second_copy_of_the_gradients(planner):
 def test_a_refusal_names_the_control(planner):
     planner.set(global_batch_tokens=0)
     assert "<strong>Tokens a step: 0 was not taken.</strong>" in planner.panel.alert.value
+    planner.set(card="A100 PCIe of 2030")  # a name with spaces is one value
+    assert (
+        "&#x27;A100 PCIe of 2030&#x27; was not taken.</strong> It is" in planner.panel.alert.value
+    )
     planner.set(global_batch_tokens=2**22)

@@ -184,6 +184,21 @@ def test_a_forward_without_a_backward_brings_no_grad():
         assert NO_GRAD not in diagnose_memory(source).cures
 
 
+@pytest.mark.parametrize("name", ["look_backward.py:10 run", "eval.py:10 look_backward"])
+def test_a_name_with_backward_in_it_is_no_backward(name):
+    """The cure is the same whatever a reader calls his file and his function."""
+    snapshot = predicted_snapshot(
+        replay_trace(trace_script(lambda: forward_only(keeps_graph=True)))
+    )
+    file, function = name.split(":10 ")
+    for entry in snapshot["device_traces"][0]:
+        entry["frames"] = [{"filename": file, "line": 10, "name": function}]
+    assert diagnose_memory(snapshot).cures[0] is NO_GRAD
+    births = [entry for entry in snapshot["device_traces"][0] if entry["action"] == "alloc"]
+    births[-1]["frames"] = [{"filename": "own_function.py", "line": 7, "name": "backward"}]
+    assert NO_GRAD not in diagnose_memory(snapshot).cures
+
+
 @pytest.mark.parametrize("capacity", [60, 80, 100, 140])
 def test_a_training_that_dies_in_its_first_forward_is_not_told_to_need_no_gradients(capacity):
     """The dying forward lets its graph go, as an evaluation does; what follows was never recorded."""
