@@ -3,7 +3,7 @@
 The kit of the book's chapters 00 to 06. What other people's programs need beside it (their scripts, plans, ranks,
 adapters, recordings) is ``stepscope``, which imports this package and is never imported by it.
 
-Reading order, from the bottom. A module or folder imports only what stands above it here; a folder's own first lines
+Reading order. A module or folder imports only what stands above it here; a folder's own first lines
 say in which order to read it:
 
 - ``units``: bytes, counts and ratios as text; the only division of bytes
@@ -38,7 +38,8 @@ To take the package over, read these nine files first, in this order. They make 
 8. ``tracing/trace.py``: the second column
 9. ``measure.py``: the third column
 
-Two more are worth opening on the way: ``program/hooks.py`` and ``program/log.py``, which trace and measurement share.
+Three more on the way: ``formula/run.py``, which the first column calls at each step, and ``program/hooks.py`` and
+``program/log.py``, which trace and measurement share.
 
 The names below are the front door: what a reader imports, loaded when it is used. ``import memkit`` itself
 loads neither torch nor numpy nor matplotlib nor ipywidgets.

@@ -3,7 +3,7 @@
 It imports and extends ``memkit``, the kit of the book's chapters 00 to 06, which never imports it. Chapters 07 to 12
 are read with it, and ``stepscope report train.py`` answers for a script of your own.
 
-Reading order, from the bottom. A module or folder imports only what stands above it here, and whatever it likes of
+Reading order. A module or folder imports only what stands above it here, and whatever it likes of
 ``memkit``:
 
 - ``setup``: what is trained: a ``Job`` is a ``TrainingSetup`` with adapters and a place where its optimizer steps

@@ -1,4 +1,4 @@
-"""A Hugging Face config.json as a ``ModelConfig``, or the words that say why it is none. Loads no torch.
+"""A Hugging Face config.json as a ``ModelConfig``, or why it is none, and the way back. Loads no torch.
 
 The formula knows GPT-2's family and Llama's, Qwen3's norms and Mixtral's experts. Any other ``model_type`` is refused;
 ``stepscope.program.hugging_face`` traces the module.

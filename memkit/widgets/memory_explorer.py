@@ -1,4 +1,4 @@
-"""The memory explorer: a model, a recipe, the shape of a step; where the bytes are and what would help."""
+"""The memory explorer: a model, a recipe, the shape of a step; where the bytes are, and what one sequence more adds."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""An explorer in a notebook: controls above, a picture below, and what it means in words."""
+"""The ipywidgets of an explorer in a notebook: controls above, a picture below, and what it means in words."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""``trace_memory`` for programs that nobody here wrote: the kit's tracer, which knows values and several places."""
+"""``trace_script``: the kit's tracer for programs that nobody here wrote, which knows values and several places."""
 
 import functools
 import sys
