@@ -125,15 +125,14 @@ def config_of(model: ModelConfig) -> dict:
     >>> one == models.GPT2_XL
     True
     """
-    kinds = {
-        "gpt2": model.fuses_qkv,
-        "qwen3_moe": model.has_qk_norm and num_experts_of(model),
-        "qwen3": model.has_qk_norm,
-        "mixtral": num_experts_of(model),
-        "llama": model.has_output_bias or not model.has_qkv_bias,
-        "qwen2": True,
-    }
-    kind = next(kind for kind, is_this in kinds.items() if is_this)
+    if model.fuses_qkv:
+        kind = "gpt2"
+    elif model.has_qk_norm:
+        kind = "qwen3_moe" if num_experts_of(model) else "qwen3"
+    elif num_experts_of(model):
+        kind = "mixtral"
+    else:
+        kind = "qwen2" if model.has_qkv_bias and not model.has_output_bias else "llama"
     architecture, keys, _ = FAMILIES[kind]
     config = {theirs: getattr(model, ours) for ours, theirs in keys.items()}
     config |= {
@@ -147,6 +146,6 @@ def config_of(model: ModelConfig) -> dict:
         config |= {"norm_topk_prob": True, "mlp_only_layers": list(model.dense_layers)}
     if replace(model_of_config(config), name=model.name) != model:
         raise ValueError(
-            f"{model.name} is no model of transformers: it mixes what {' and '.join(kinds)} have"
+            f"{model.name} is no model of transformers: it mixes what {', '.join(FAMILIES)} have"
         )
     return config

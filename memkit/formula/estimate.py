@@ -62,7 +62,12 @@ class MicroBatch:
 
 
 def run_micro_batch(
-    run: Run, setup: TrainingSetup, is_whole: bool, makes_states: bool, *accumulates: bool
+    run: Run,
+    setup: TrainingSetup,
+    *,
+    is_whole: bool,
+    makes_states: bool = False,
+    accumulates: tuple[bool, ...] = (False,),
 ) -> list[MicroBatch]:
     """A micro-batch for each answer to ``accumulates``, from one walk; with its events if it ``is_whole``.
 
@@ -163,11 +168,12 @@ def phases(setup: TrainingSetup, steps: int, run: Run, is_whole: bool = False) -
         key = replace(key, optimizer=OptimizerConfig())
     batches = run_micro_batch if is_whole or run is not run_of(setup) else remembered
     does_accumulate = setup.grad_accum_steps > 1 or not setup.sets_grads_to_none
-    first, *later = batches(
-        run, key, is_whole, False, *([False, True] if does_accumulate else [False])
-    )
+    each = (False, True) if does_accumulate else (False,)
+    first, *later = batches(run, key, is_whole=is_whole, accumulates=each)
     has_step = run.has_optimizer_step(setup)
-    first_of_all = first if has_step else batches(run, key, is_whole, True, False)[0]
+    [first_of_all] = (
+        [first] if has_step else batches(run, key, is_whole=is_whole, makes_states=True)
+    )
     # What no batch changes is written once and remembered.
     bare = replace(
         setup, micro_batch_size=1, seq_len=1, attention="stored", recomputation=NONE, dropout=0.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, compress
 
 from memkit.timeline import Event, Events, Instant, MemoryTimeline
-from memkit.units import ALLOCATOR_BLOCK_BYTES
+from memkit.units import ALLOCATOR_BLOCK_BYTES, format_bytes
 
 ALWAYS_SHOWS_PEAK = ("forward", "backward", "optimizer")
 
@@ -222,7 +222,9 @@ def timeline_of(
         how = phase, *texts[block], block in log.scratch, *when
         made.append(Event(block, size, parts[block], *how))
     if log.copies:
-        provenance["copies of the weights"] = f"{sum(log.sizes[block] for block in log.copies)} B"
+        provenance["copies of the weights"] = format_bytes(
+            sum(log.sizes[block] for block in log.copies)
+        )
     events = Events(made)
     at = instants(log.marks, events, ALLOCATOR_BLOCK_BYTES if device == "cuda" else 1)
     return MemoryTimeline(

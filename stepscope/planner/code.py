@@ -26,8 +26,8 @@ MODELS = ("plain", "transformers")
 BLOCKS = "max((m for m in model.modules() if isinstance(m, torch.nn.ModuleList)), key=len)"
 """A model's layers are its longest module list, whatever the model calls it."""
 
-LEARNING_RATES = {False: 2e-5, True: 2e-4}
-"""Of all weights (Llama 2, arXiv:2307.09288), and of adapters (QLoRA up to 13B, arXiv:2305.14314)."""
+RATE_OF_WEIGHTS, RATE_OF_ADAPTERS = 2e-5, 2e-4
+"""Learning rates of all weights (Llama 2, arXiv:2307.09288) and of adapters (QLoRA up to 13B, arXiv:2305.14314)."""
 
 LLAMA_LAYERS = "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"
 ADAPTED = {
@@ -66,7 +66,7 @@ def code_of(plan: TrainingPlan, model: str = "plain") -> Code:
     if reason := why_not(plan, as_one_of("model", model, MODELS)):
         raise ValueError(f"model={model!r} cannot say {plan.name}; not offered are {reason}")
     loads_model = model == "transformers"
-    rate = LEARNING_RATES[plan.setup.adapter is not None]
+    rate = RATE_OF_ADAPTERS if plan.setup.adapter else RATE_OF_WEIGHTS
     choices = (
         f"learning_rate = {rate}  # yours to choose, with a schedule: no byte depends on it",
         *(loaded_model_texts(plan) if loads_model else own_model_texts(plan)),

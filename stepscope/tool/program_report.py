@@ -109,7 +109,7 @@ class Report:
             )
         if copied := self.trace.provenance.get("copies of the weights"):
             said.append(
-                f"Of the weights {format_bytes(int(copied.split()[0]))} are a second set, of the trained ones' sizes, "
+                f"Of the weights {copied} are a second set, of the trained ones' sizes, "
                 "that nobody trains: an average's, as EMA keeps it, a target or a reference model, or gathered copies."
             )
         about = filter(None, self.trace.provenance.get(ABOUT_NUMBER, "").split("\n"))
