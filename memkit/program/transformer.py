@@ -174,7 +174,7 @@ class Transformer(nn.Module):
         config, self.make_policy = setup.model, make_policy
         if device is not None:
             as_one_of("device", str(device).split(":")[0], ("cuda", "cpu", "meta"))
-            if not torch.cuda.is_available() and str(device).startswith("cuda"):
+            if str(device).startswith("cuda") and not torch.cuda.is_available():
                 raise ValueError(
                     f"device={str(device)!r}: there is no CUDA card here; trace_memory needs none"
                 )
