@@ -234,7 +234,8 @@ def test_a_reader_with_keys_alone_goes_through_a_page(page, address):
         page.locator("main [type=radio]").count()
         - page.locator("main form:has([type=radio])").count()
     )
-    assert seen >= controls - radios - 3 > 40, (
+    assert controls > 20, "the page has exercises, panels and links to go through"
+    assert seen >= controls - radios - 3, (
         "every control of the text, and then on to what follows it"
     )
 
