@@ -1,4 +1,6 @@
-"""The moving picture at the top of README: chapter 00's film, played once in Chromium, as ``figures/film.gif``.
+"""The moving picture at the top of README: the first step of chapter 00's film, as ``figures/film.gif``.
+
+Where the peak is, the reader of the chapter is to guess, so the second step is left out. Chromium plays it.
 
 ``python dev/film_gif.py`` after ``make test`` has set up Playwright; Chromium has to be there. It is no
 part of ``make figures``, which needs no browser.
@@ -20,7 +22,7 @@ FRAMES, SECONDS, COLOURS = 44, 11, 48
 
 
 def frames(address: str, num_events: int) -> list[Image.Image]:
-    """Screenshots of the film at even steps from its first event to its last."""
+    """Screenshots of the film at even steps over so many of its first events."""
     shots = []
     with sync_playwright() as playwright:
         chromium = next(
@@ -42,8 +44,8 @@ def main() -> None:
     steps = trace_memory(training_build(setup), device="cpu")
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "film.html"
-        StepFilm(steps, title="Two training steps of a small GPT-2").save(page)
-        shots = frames(page.as_uri(), len(steps.events))
+        StepFilm(steps, title="Two training steps of a small GPT-2", asks=True).save(page)
+        shots = frames(page.as_uri(), sum(event.step == 1 for event in steps.events))
     # one palette for all, made of the fullest frame, so that nothing flickers
     palette = shots[len(shots) * 2 // 3].convert("RGB").quantize(COLOURS)
     small = [
