@@ -17,8 +17,8 @@ from stepscope.why.tracebacks import (
     DECIDING,
     Frame,
     Phase,
-    frames_before,
     frames_in,
+    frames_of,
     own_lines,
     phase_of,
     streams_of,
@@ -29,16 +29,21 @@ PASTE = "the last lines of the run, from 'Traceback (most recent call last)' on,
 LATE_STEP = 5
 """From this step on all states, temporaries and ordinary batches have been there before."""
 
-BAR = re.compile(r"(?m)^(?P<what>[^|\n%]*?)\d+%\|[^|\n]*\| *(?P<step>\d+)/(?P<steps>\d+) \[")
-"""A progress bar of tqdm."""
+STEPS = re.compile(
+    r"(?m)^(?P<what>[^\n]*?)(?:(?<![\d.])(?P<bar>\d+)(?:/\d+|it) \[\d+:\d\d|\[ *(?P<log>\d+)/\d+\])"
+)
+"""A progress bar of tqdm, and the ``[1330/3696]`` of many training logs."""
 
 NO_STEPS = re.compile(r"(?i)load|map|download|token|filter|split|fetch|eval|valid|predict|saving")
-"""What a progress bar counts that is no training step."""
+"""What a line counts that is no training step."""
 
 NUM_OWN_LINES = 3
 
 CONTEXT_BYTES = GIB + GIB // 2
 """CUDA's context with its libraries takes less than this; so it is no sign of a neighbour."""
+
+TOGETHER = 64
+"""Processes whose numbers differ by less are mostly of one start."""
 
 MANY_PIECES = 8
 """Where more than one part in so many of what is reserved is in pieces, pieces are the matter."""
@@ -93,7 +98,7 @@ class Answer(Printable):
         if phase is None:
             is_on_card = self.death.sign is None
             return "Without a traceback the text does not say in which phase." if is_on_card else ""
-        where = f"Phase: {phase.name}" + (f", at step {step:,} of the progress bar" if step else "")
+        where = f"Phase: {phase.name}" + (f", at step {step:,} of the log" if step else "")
         lines = self.own_lines[:NUM_OWN_LINES]
         if not lines:
             return (
@@ -172,10 +177,9 @@ def why_it_died(text: str) -> Answer:
     >>> why_it_died(message).row
     'neighbour'
     """
-    bars = [
-        bar for bar in BAR.finditer(text.replace("\r", "\n")) if not NO_STEPS.search(bar["what"])
-    ]
-    step = int(bars[-1]["step"]) if bars else None
+    lines = text.replace("\r", "\n")
+    steps = [line for line in STEPS.finditer(lines) if not NO_STEPS.search(line["what"])]
+    step = int(steps[-1]["bar"] or steps[-1]["log"]) if steps else None
     streams = streams_of(text).items()
     deaths = [death for rank, stream in streams for death in deaths_in(rank, stream, step)]
     deaths.sort(key=lambda death: bool(death.sign and death.sign.is_echo))
@@ -206,7 +210,8 @@ def deaths_in(rank: str, text: str, step: int | None) -> list[Death]:
     found: dict[object, tuple[int, Death]] = {}
 
     def add(start: int, **what: object) -> None:
-        above = tuple(frames_before(text, frames, start))
+        sign = what.get("sign")
+        above = () if sign and sign.is_echo else tuple(frames_of(text, frames, start))
         _, known = found.get(tuple(what.values()), (0, None))
         if known is None or len(above) > len(known.frames):
             found[tuple(what.values())] = start, Death(rank=rank, frames=above, step=step, **what)
@@ -295,7 +300,11 @@ def neighbour(message: Message) -> Decided:
     if is_known:
         named = ", ".join(f"process {number}" for number in message.neighbours)
         words = f"{format_bytes(beside)} of the card are another process's ({named or 'which, is not said'})"
-    return "neighbour", f"{words}: without it {format_bytes(message.free + beside)} were free", ""
+        if len(numbers := sorted(message.neighbours)) > 1 and numbers[-1] - numbers[0] < TOGETHER:
+            words += (
+                ", which were started together: perhaps your own ranks or workers, all on this card"
+            )
+    return "neighbour", f"{words}: without that {format_bytes(message.free + beside)} were free", ""
 
 
 def graphs(message: Message) -> Decided:

@@ -256,12 +256,16 @@ def message_of(words: str) -> Message:
             sizes[name] = size_in(*filter(None, fact.groups()))
     if (reserved := sizes.pop("reserved", None)) is not None and "allocated" in sizes:
         sizes["in_pieces"] = reserved - sizes["allocated"]
-    others = re.findall(rf"Process (\d+) has {SIZE} memory in use", words)
+    found = re.findall(rf"Process (\d+) has {SIZE} memory in use", words)
+    others = tuple((int(process), size_in(*size)) for process, *size in found)
+    if sizes.get("used") == 0:  # a driver that tells a container nothing about processes
+        sizes.pop("used")
+        others = ()
     gpu = re.search(r"GPU (\d+)", words)
     return Message(
         backend=backend,
         tried=size_in(number, unit) if number else None,
         gpu=int(gpu[1]) if gpu else None,
-        others=tuple((int(process), size_in(*size)) for process, *size in others),
+        others=others,
         **sizes,
     )

@@ -123,10 +123,11 @@ def frames_in(text: str) -> list[Frame]:
     return frames
 
 
-def frames_before(text: str, frames: Sequence[Frame], end: int) -> list[Frame]:
-    """The frames of the traceback that ends at this place: since its first line, or since no line at all."""
-    starts = [start.start() for start in START.finditer(text, 0, end)]
-    return [frame for frame in frames if (starts[-1] if starts else 0) <= frame.start < end]
+def frames_of(text: str, frames: Sequence[Frame], message: int) -> list[Frame]:
+    """The frames of the traceback that a message at this place ends; if none does, of what is quoted below it."""
+    starts = [start.start() for start in START.finditer(text, 0, message)]
+    above = [frame for frame in frames if (starts[-1] if starts else 0) <= frame.start < message]
+    return above or [frame for frame in frames if frame.start > message]
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ DECIDING = (
         "loading a checkpoint",
         "saving",
         r"load_state_dict|serialization\.py (?:load|_load|persistent_load|restore_location)|torch\.load\("
-        r"|_load_(?:from_checkpoint|best_model|optimizer\w*)|load_checkpoint|resume_from",
+        r"|_load_(?:from_checkpoint|best_model|optimizer\w*)|load_checkpoint|\bre(?:sume|store)\w*(?:\(| \|)",
         'torch.load(file, map_location="cpu", mmap=True), then del; '
         "load_state_dict(..., assign=True) for a model made on meta",
     ),

@@ -163,6 +163,21 @@ def test_what_says_nothing_gets_one_sentence_with_what_to_paste(text):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("line", "step"),
+    [
+        ("  3%|▎         | 9/352 [40:55<25:10:16, 264.19s/it]", 9),
+        ("loss: 5.0901 ||: : 8613it [27:42,  5.34it/s]", 8613),
+        ("Epoch: [0]  [1330/3696]  eta: 0:31:38  loss: 5.0905 (5.4805)", 1330),
+        ("Loading checkpoint shards:  89%|███▊ | 8/9 [00:46<00:05,  5.78s/it]", None),
+    ],
+)
+def test_the_step_of_a_log_and_of_no_other_bar(line, step):
+    head = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n    loss.backward()\n'
+    answer = why_it_died(f"{line}\n{head}CUDA out of memory. Tried to allocate 1.00 GiB")
+    assert (answer.death.step, answer.row) == (step, "longest" if step else "backward")
+
+
 def test_of_what_a_launcher_adds_the_first_cause_counts():
     message = NEW.format("1 GiB", "24 GiB", "0 bytes", "24 GiB", "23 GiB", "0 bytes")
     log = f"failed (exitcode: -9) local_rank: 1\n[rank0]: {message}\n"
