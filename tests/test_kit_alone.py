@@ -9,7 +9,7 @@ import sys
 import pytest
 from lab_server import ROOT
 
-from dev.notebooks import LESSONS, notebooks
+from dev.notebooks import PART_ONE, notebooks
 
 KIT, TESTS = ROOT / "memkit", ROOT / "tests" / "memkit"
 OF_THE_INSTRUMENT = re.compile(r"stepscope(\.\w+)+(:\w+)?")
@@ -121,7 +121,7 @@ def test_the_notebook_stage_runs_chapters_00_to_06_so():
         capture_output=True,
         text=True,
     )
-    wanted = [path for path in notebooks() if path.name[:2] in LESSONS]
+    wanted = [path for path in notebooks() if path.name[:2] in PART_ONE]
     assert sorted(shown.stdout.split()) == sorted(
         path.relative_to(ROOT).as_posix() for path in wanted
     )
