@@ -5,9 +5,11 @@ time: only what was traced again is promised.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
+from torch.nn.modules.module import register_module_module_registration_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from memkit.cards import CARDS, Card
@@ -15,8 +17,10 @@ from memkit.fit import Fit, fit_on
 from memkit.timeline import MemoryTimeline
 from memkit.units import aligned_table, format_bytes
 from stepscope.advice.changes import (
+    DEL_OUTPUTS,
     EIGHT_BIT,
     HALF_BATCH,
+    WITHOUT_CACHE,
     Change,
     Effect,
     best_of_each_kind,
@@ -32,8 +36,10 @@ from stepscope.advice.diagnosis import (
 from stepscope.advice.left_out import LeftOut, fits_of, left_out_in_words, left_out_of
 from stepscope.allocator.replay import Replay, replay_trace
 from stepscope.tool.changed import (
+    KeptOutputs,
     Loaders,
     changed_build,
+    configs_with_cache,
     difference,
     half_batch_option,
     on_its_worst,
@@ -179,14 +185,20 @@ def report_on(
 
     say(f"tracing {steps} steps of {name}")
     optimizers: set[str] = set()
-    counted = register_optimizer_step_post_hook(
-        lambda optimizer, *_: optimizers.add(type(optimizer).__name__)
-    )
+    kept, with_cache = KeptOutputs(), []
     is_watched = isinstance(build, Script) and not num_batches
-    try:
+    with ExitStack() as watches:
+        for handle in (
+            register_optimizer_step_post_hook(
+                lambda optimizer, *_: optimizers.add(type(optimizer).__name__)
+            ),
+            register_module_module_registration_hook(
+                lambda parent, *_: with_cache.extend(configs_with_cache(parent))
+            ),
+        ):
+            watches.callback(handle.remove)
+        watches.enter_context(kept.watching())
         trace = traced(watched(build, loaders) if is_watched else build)
-    finally:
-        counted.remove()
     replay, left_out = replay_trace(trace), left_out_of(trace)
     report = Report(
         name=name,
@@ -202,6 +214,12 @@ def report_on(
     report = replace(report, page=replace(page, growing=grown(page, traced, build, steps, say)))
     begin(report.details)
     cures = [cure for cure in page.cures if cure is not EIGHT_BIT or optimizers & {"Adam", "AdamW"}]
+    if DEL_OUTPUTS in cures:
+        place = cures.index(DEL_OUTPUTS)
+        cures[place : place + 1] = [
+            *([kept.cure] if kept.names else []),
+            *([WITHOUT_CACHE] if with_cache else []),
+        ]
     if HALF_BATCH not in cures:  # what everybody tries first is traced in any case
         cures.insert(0, HALF_BATCH)
     known = *page.changes, *verified(script, cures, page.peak_reserved_bytes, trace_of, say)
