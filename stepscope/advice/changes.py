@@ -127,6 +127,12 @@ WITHOUT_CACHE = Change(
     comes_first=True,
     why="training has no use for the keys and values that the model returns with its outputs",
 )
+ARGMAX_LOGITS = Change(
+    name="Trainer(..., preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1))",
+    program="argmax_logits",
+    comes_first=True,
+    why="an evaluation keeps all logits on the card until it ends; compute_metrics then gets words in their place",
+)
 NO_GRAD = Change(
     name="torch.no_grad() around the forward",
     touches="unwanted_graph",

@@ -11,7 +11,6 @@ it hands out the rest alone, only shapes are kept, and the script trains on the 
 
 import copy
 import ctypes
-import inspect
 import re
 import sys
 import weakref
@@ -47,7 +46,7 @@ from memkit.units import as_one_of
 from stepscope.advice.changes import DEL_OUTPUTS, Change
 from stepscope.optimizers import OPTIMIZERS
 from stepscope.tool.script import Script
-from stepscope.tracing.refusals import KIT_HOME, LIBRARY_HOME, OWN_HOME, STANDARD_HOME
+from stepscope.tracing.refusals import KIT_HOME, LIBRARY_HOME, OWN_HOME, STANDARD_HOME, values_of
 
 LIBRARIES = LIBRARY_HOME, STANDARD_HOME, OWN_HOME, KIT_HOME, "<"
 """How the files of functions begin that are not the program's own."""
@@ -257,16 +256,15 @@ class KeptOutputs:
 
     def look_at(self, frame: FrameType) -> None:
         """The names of one frame."""
-        values = frame.f_locals
-        held = [name for name, value in values.items() if self.is_output(value)]
+        held = [name for name, value in values_of(frame).items() if self.is_output(value)]
         for name in held:
             self.names[name] = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
         if held and self.lets_go:
-            values.update(dict.fromkeys(held))
+            frame.f_locals.update(dict.fromkeys(held))
             if sys.version_info < (3, 13):
+                # from the copy to the function's own; what is in neither stays as it is
                 ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
-        if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13):
-            values.clear()  # a copy, which would keep every value of the function
+            values_of(frame)
 
     def is_output(self, value: object) -> bool:
         """Whether a name holds outputs of the last call, and more than one number."""
@@ -304,6 +302,25 @@ def configs_with_cache(module: nn.Module) -> list:
 
 
 @contextmanager
+def _argmax_logits() -> Iterator[Callable[[], None]]:
+    """A ``Trainer`` keeps of its evaluation's logits the likeliest word."""
+    trainer = getattr(sys.modules.get("transformers.trainer"), "Trainer", None)
+    if trainer is None:
+        raise ValueError("no Trainer of transformers'")
+    plain = trainer.__init__
+
+    def likeliest(logits, labels):
+        return (logits[0] if isinstance(logits, tuple) else logits).argmax(-1)
+
+    def init(trainer, *args, **kwargs):
+        plain(trainer, *args, **kwargs)
+        trainer.preprocess_logits_for_metrics = trainer.preprocess_logits_for_metrics or likeliest
+
+    with patch.object(trainer, "__init__", init):
+        yield lambda: None
+
+
+@contextmanager
 def _zero_grad_after_step() -> Iterator[None]:
     """Gradients are let go when the optimizer has stepped."""
     handle = register_optimizer_step_post_hook(lambda optimizer, *_: optimizer.zero_grad())
@@ -328,6 +345,7 @@ PROGRAM_CHANGES = {
     "zero_grad_after_step": (nothing_to_do, _zero_grad_after_step),
     "del_outputs": (nothing_to_do, lambda: KeptOutputs(lets_go=True).watching()),
     "without_cache": (_without_cache, nullcontext),
+    "argmax_logits": (_argmax_logits, nullcontext),
     "no_grad": (nothing_to_do, torch.no_grad),
     "checkpointed": (_blocks_checkpointed, nullcontext),
     "eight_bit": (_eight_bit_adam, nullcontext),

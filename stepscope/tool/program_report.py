@@ -17,6 +17,7 @@ from memkit.fit import Fit, fit_on
 from memkit.timeline import MemoryTimeline
 from memkit.units import aligned_table, format_bytes
 from stepscope.advice.changes import (
+    ARGMAX_LOGITS,
     DEL_OUTPUTS,
     EIGHT_BIT,
     HALF_BATCH,
@@ -46,7 +47,7 @@ from stepscope.tool.changed import (
     watched,
 )
 from stepscope.tool.script import Script
-from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE
+from stepscope.tracing.log import ABOUT_NUMBER, KEPT_FOR_METRICS, OWN_LINE
 from stepscope.tracing.trace import trace_script
 
 STEPS_OF_A_LEAK = 4
@@ -220,6 +221,8 @@ def report_on(
             *([kept.cure] if kept.names else []),
             *([WITHOUT_CACHE] if with_cache else []),
         ]
+    if KEPT_FOR_METRICS in trace.provenance:
+        cures.insert(0, ARGMAX_LOGITS)
     if HALF_BATCH not in cures:  # what everybody tries first is traced in any case
         cures.insert(0, HALF_BATCH)
     known = *page.changes, *verified(script, cures, page.peak_reserved_bytes, trace_of, say)
