@@ -127,6 +127,12 @@ WITHOUT_CACHE = Change(
     comes_first=True,
     why="training has no use for the keys and values that the model returns with its outputs",
 )
+LOADED_TO_HOST = Change(
+    name='torch.load(..., map_location="cpu")',
+    program="loaded_to_host",
+    comes_first=True,
+    why="a checkpoint comes back to where it was saved, beside the model that it is copied into, until no name has it",
+)
 ARGMAX_LOGITS = Change(
     name="Trainer(..., preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1))",
     program="argmax_logits",

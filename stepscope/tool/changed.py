@@ -46,7 +46,14 @@ from memkit.units import as_one_of
 from stepscope.advice.changes import DEL_OUTPUTS, Change
 from stepscope.optimizers import OPTIMIZERS
 from stepscope.tool.script import Script
-from stepscope.tracing.refusals import KIT_HOME, LIBRARY_HOME, OWN_HOME, STANDARD_HOME, values_of
+from stepscope.tracing.refusals import (
+    KIT_HOME,
+    LIBRARY_HOME,
+    OWN_HOME,
+    STANDARD_HOME,
+    own_line,
+    values_of,
+)
 
 LIBRARIES = LIBRARY_HOME, STANDARD_HOME, OWN_HOME, KIT_HOME, "<"
 """How the files of functions begin that are not the program's own."""
@@ -321,6 +328,33 @@ def _argmax_logits() -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
+def loads_noted(lines: dict[str, None]) -> Iterator[None]:
+    """The program's lines at which ``torch.load`` puts tensors on the card, as saved or as it is told."""
+    plain = torch.load
+
+    def load(*args, **kwargs):
+        loaded = plain(*args, **kwargs)
+        if any(tensor.device.type != "cpu" for tensor in tensors_in(loaded)):
+            lines[own_line()] = None
+        return loaded
+
+    with patch.object(torch, "load", load):
+        yield
+
+
+@contextmanager
+def _loaded_to_host() -> Iterator[Callable[[], None]]:
+    """``torch.load`` puts what it reads into the host's memory, wherever it was saved."""
+    plain = torch.load
+
+    def load(file, map_location=None, *args, **kwargs):
+        return plain(file, "cpu", *args, **kwargs)
+
+    with patch.object(torch, "load", load):
+        yield lambda: None
+
+
+@contextmanager
 def _zero_grad_after_step() -> Iterator[None]:
     """Gradients are let go when the optimizer has stepped."""
     handle = register_optimizer_step_post_hook(lambda optimizer, *_: optimizer.zero_grad())
@@ -346,6 +380,7 @@ PROGRAM_CHANGES = {
     "del_outputs": (nothing_to_do, lambda: KeptOutputs(lets_go=True).watching()),
     "without_cache": (_without_cache, nullcontext),
     "argmax_logits": (_argmax_logits, nullcontext),
+    "loaded_to_host": (_loaded_to_host, nullcontext),
     "no_grad": (nothing_to_do, torch.no_grad),
     "checkpointed": (_blocks_checkpointed, nullcontext),
     "eight_bit": (_eight_bit_adam, nullcontext),

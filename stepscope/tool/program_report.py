@@ -21,6 +21,7 @@ from stepscope.advice.changes import (
     DEL_OUTPUTS,
     EIGHT_BIT,
     HALF_BATCH,
+    LOADED_TO_HOST,
     WITHOUT_CACHE,
     Change,
     Effect,
@@ -43,6 +44,7 @@ from stepscope.tool.changed import (
     configs_with_cache,
     difference,
     half_batch_option,
+    loads_noted,
     on_its_worst,
     watched,
 )
@@ -117,7 +119,8 @@ class Report:
         if copied := self.trace.provenance.get("copies of the weights"):
             said.append(
                 f"Of the weights {copied} are a second set, of the trained ones' sizes, "
-                "that nobody trains: an average's, as EMA keeps it, a target or a reference model, or gathered copies."
+                "that nobody trains: an average's, as EMA keeps it, a target or a reference model, a checkpoint "
+                "that a name keeps, or gathered copies."
             )
         about = filter(None, self.trace.provenance.get(ABOUT_NUMBER, "").split("\n"))
         said += [f"About this number: {words}." for words in about]
@@ -186,7 +189,7 @@ def report_on(
 
     say(f"tracing {steps} steps of {name}")
     optimizers: set[str] = set()
-    kept, with_cache = KeptOutputs(), []
+    kept, with_cache, loads = KeptOutputs(), [], {}
     is_watched = isinstance(build, Script) and not num_batches
     with ExitStack() as watches:
         for handle in (
@@ -199,6 +202,7 @@ def report_on(
         ):
             watches.callback(handle.remove)
         watches.enter_context(kept.watching())
+        watches.enter_context(loads_noted(loads))
         trace = traced(watched(build, loaders) if is_watched else build)
     replay, left_out = replay_trace(trace), left_out_of(trace)
     report = Report(
@@ -215,16 +219,17 @@ def report_on(
     report = replace(report, page=replace(page, growing=grown(page, traced, build, steps, say)))
     begin(report.details)
     cures = [cure for cure in page.cures if cure is not EIGHT_BIT or optimizers & {"Adam", "AdamW"}]
-    if DEL_OUTPUTS in cures:
+    if DEL_OUTPUTS in cures:  # the name that holds them, and a cache among them
         place = cures.index(DEL_OUTPUTS)
-        cures[place : place + 1] = [
-            *([kept.cure] if kept.names else []),
-            *([WITHOUT_CACHE] if with_cache else []),
-        ]
+        named = [kept.cure] if kept.names else []
+        cures[place : place + 1] = [*named, *[WITHOUT_CACHE] * bool(with_cache)]
+    first = [HALF_BATCH] if HALF_BATCH not in cures else []  # what everybody tries first
+    if loads:
+        name = f"{LOADED_TO_HOST.name} in {', '.join(loads)}"
+        first.append(replace(LOADED_TO_HOST, name=name))
     if KEPT_FOR_METRICS in trace.provenance:
-        cures.insert(0, ARGMAX_LOGITS)
-    if HALF_BATCH not in cures:  # what everybody tries first is traced in any case
-        cures.insert(0, HALF_BATCH)
+        first.append(ARGMAX_LOGITS)
+    cures = [*first, *cures]
     known = *page.changes, *verified(script, cures, page.peak_reserved_bytes, trace_of, say)
     return replace(report, changes=tuple(best_of_each_kind(helpful(known), NUM_CHANGES)))
 

@@ -3,6 +3,8 @@
 from textwrap import dedent
 
 import pytest
+import torch
+from torch import nn
 
 from memkit.units import MIB
 from stepscope import trace_script
@@ -147,3 +149,41 @@ def test_a_cache_that_training_returns(tmp_path):
     assert "model.config.use_cache = False" not in names["False"]
     with pytest.raises(ValueError, match="no model that returns a cache"):
         trace_script(changed_build(scripts["False"], "without_cache"))
+
+
+RESUME = """
+    import sys
+    import torch
+    from torch import nn
+
+    model = nn.Linear(1024, 1024).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    checkpoint = torch.load(sys.argv[1], **({"map_location": sys.argv[2]} if sys.argv[2:] else {}))
+    model.load_state_dict(checkpoint["model"])
+    for _ in range(3):
+        model(torch.randn(64, 1024, device="cuda")).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.fixture
+def checkpoint(tmp_path, monkeypatch):
+    """One that a card wrote: its tensors' place is cuda:0."""
+    path = tmp_path / "checkpoint.pt"
+    with monkeypatch.context() as patches:
+        patches.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
+        torch.save({"model": nn.Linear(1024, 1024).state_dict(), "other": torch.ones(2**24)}, path)
+    return str(path)
+
+
+@pytest.mark.parametrize("place", [(), ("cuda",)])
+def test_a_checkpoint_on_the_card_is_offered_to_the_host(place, checkpoint, tmp_path):
+    path = tmp_path / "resume.py"
+    path.write_text(dedent(RESUME), encoding="utf-8")
+    report = report_on(Script(str(path), (checkpoint, *place)))
+    cured = report_on(Script(str(path), (checkpoint, "cpu")))
+    [change] = [change for change in report.changes if "torch.load" in change.name]
+    assert change.name == 'torch.load(..., map_location="cpu") in resume.py:8'
+    assert change.after_bytes == cured.replay.peak_reserved_bytes < change.before_bytes
+    assert not any("torch.load" in change.name for change in cured.changes)
