@@ -9,7 +9,8 @@
                                             step; --assume train.py:41=128: what only values could say on that line
     stepscope report train.ipynb               a notebook, all cells in order; %pip, !ls and their like are left out
     stepscope report train.py --batches 500    its DataLoader hands out 500 batches alone, and the worst is traced
-    stepscope report train.py --until eval     on through its first evaluation; the epoch before it is cut short
+    stepscope report train.py --until eval     on through its first evaluation; the epoch before it is cut short;
+                                            what it keeps of each batch, and in which name
     stepscope report train.py --vary N --card CARD -- --batch-size N
                                             the largest N that fits the card, plain and recomputed;
                                             with --batches, on the worst batch of each N

@@ -263,7 +263,9 @@ def verdict_on(death: Death) -> tuple[str | None, str, str]:
     else:
         row, first = phase.row, phase.first
         asked += f" ({phase.name})"
-        words = f"{held(message)}. It is mostly this: {EMERGENCY[row].cause}"
+        words = held(message)
+        if row:
+            words += f". It is mostly this: {EMERGENCY[row].cause}"
     return row, f"{asked}, and {words}.", first or EMERGENCY[row].first
 
 

@@ -4,8 +4,11 @@ The book prints these rows in chapter 07, and ``stepscope why`` names one of the
 """
 
 from dataclasses import dataclass
+from textwrap import fill
 
-from memkit.units import Text, aligned_table
+from memkit.units import PAGE_COLUMNS, Text, html_table
+
+INDENTED = {"initial_indent": "    ", "subsequent_indent": "      "}
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,7 @@ class Row:
 
 EMERGENCY = {
     "neighbour": Row(
-        "at once; the message has *Process N has ... in use*",
+        'at once; the message has "Process N has ... in use"',
         "another process holds the card, often your own dead kernel",
         "nvidia-smi, end it by its number; or CUDA_VISIBLE_DEVICES for another card",
         "07",
@@ -122,11 +125,18 @@ EMERGENCY = {
 
 
 def emergency_table() -> Text:
-    """The whole table, for a page.
+    """The whole table for a page; as text, each row is a paragraph.
 
-    >>> print(str(emergency_table()).splitlines()[0].split("  ")[0])
-    it dies
+    >>> print("\\n".join(str(emergency_table()).split("\\n")[:2]))
+    at once; the message has "Process N has ... in use"
+        another process holds the card, often your own dead kernel
     """
     rows = [("it dies", "it is", "type this first", "chapter")]
     rows += [(row.dies, row.cause, row.first, row.chapter) for row in EMERGENCY.values()]
-    return aligned_table(rows)
+    paragraphs = [
+        "\n".join([dies, *(fill(words, PAGE_COLUMNS, **INDENTED) for words in (cause, first))])
+        for dies, cause, first, _ in rows[1:]
+    ]
+    # sentences, which Jupyter would set at the right as it does numbers
+    table = html_table(rows).replace("<td>", '<td style="text-align:left">')
+    return Text("\n\n".join(paragraphs), f'<div style="overflow-x:auto" tabindex="0">{table}</div>')

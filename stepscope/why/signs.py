@@ -94,8 +94,8 @@ SIGNS = (
         "cuDNN found no room for a workspace. torch.backends.cudnn.benchmark = False asks for smaller ones",
     ),
     Sign(
-        r"CUDA [Ee]rror: out of memory|cuda runtime error \(2\) ?: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
-        r"|cudaErrorMemoryAllocation|error 2 out of memory|HIP error: out of memory|hipErrorOutOfMemory",
+        r"CUDA (?:driver )?[Ee]rror(?:: | 2, )out of memory|error[ =(]+2\)?,? ?:? out of memory"
+        r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|HIP error: out of memory|hipErrorOutOfMemory",
         "outside",
         "The driver itself had no memory left, for a context, a kernel's code or a library: not for a tensor of "
         "PyTorch's pool. At the start of a program another process has the card",

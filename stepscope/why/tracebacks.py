@@ -135,7 +135,7 @@ class Phase:
     """What a program does in some frames: its name, the row of the table, and what to type where it differs."""
 
     name: str
-    row: str
+    row: str | None
     frames: str
     """A pattern of ``path function | code``."""
     first: str = ""
@@ -165,8 +165,8 @@ DECIDING = (
         "an evaluation",
         "evaluation",
         r"evaluation_loop|prediction_loop|prediction_step|trainer\w*\.py predict|trainer\.predict\("
-        r"|[. _](?:evaluate|validate|validation_step|test_step)\b"
-        r"|_run_validation|val_loop|run_eval|\beval(?:uat\w+)?_\w+(?: \||\()",
+        r"|val_loop| _*(?:val(?:id\w*)?|eval(?:uat\w+)?|estimate_loss|test)(?:_(?:step|epoch|loop|one)\w*)? \|"
+        r"| _*(?:run_)?(?:valid\w*|evaluat\w+|eval)_\w+ \||\.(?:evaluate|validate)\(",
         "with torch.no_grad(): around it; a smaller batch there; keep loss.item() and argmax, no logits",
     ),
     Phase(
@@ -182,7 +182,9 @@ DECIDING = (
         "a sharded checkpoint, or StateDictOptions(full_state_dict=True, cpu_offload=True)",
     ),
     Phase(
-        "loading the model", "loading", r"from_pretrained|load_checkpoint_in_model|dispatch_model"
+        "loading the model",
+        "loading",
+        r"from_pretrained|load_checkpoint_in_model|dispatch_model|_load_(?:pretrained_model|state_dict_into)",
     ),
     Phase(
         "loading a checkpoint",
@@ -206,7 +208,7 @@ STEP = Phase(
     "optimizer.step()",
     "step",
     r"/optim(?:izers?)?/\w+\.py (?:step|_\w+tensor_\w+|_init_group|adamw?|init_state)\b|bitsandbytes/optim"
-    r"|optimizer_step|optimizer\.step\(|scaler\.step\(|\.optim(?:izer)?\w*\.step\(",
+    r"|optimizer_step|initialize_optimizer_states|optimizer\.step\(|scaler\.step\(|\.optim(?:izer)?\w*\.step\(",
 )
 CLIP = Phase(
     "gradient clipping",
@@ -233,7 +235,7 @@ MOVING = Phase(
 FORWARD = Phase(
     "the forward", "forward", r" forward\b|_call_impl|__call__|[.\s](?:net|model|\w+_model)\("
 )
-CODE = Phase("a line outside backward and step", "forward", r".")
+CODE = Phase("a line outside backward and step", None, r".", "look at the shapes of your line")
 
 
 def phase_of(frames: Sequence[Frame]) -> Phase | None:

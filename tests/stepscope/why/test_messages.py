@@ -182,7 +182,7 @@ def test_of_what_a_launcher_adds_the_first_cause_counts():
     message = NEW.format("1 GiB", "24 GiB", "0 bytes", "24 GiB", "23 GiB", "0 bytes")
     log = f"failed (exitcode: -9) local_rank: 1\n[rank0]: {message}\n"
     answer = why_it_died(log)
-    assert answer.death.message and len(answer.others) == 1
+    assert answer.death.message and answer.alike == () and len(answer.others) == 1
     assert "signal 9" in answer.others[0]
 
 
