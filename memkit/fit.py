@@ -1,8 +1,9 @@
 """Whether a step fits on a card: the one rule, and what is on a card beside the tensors.
 
-Beside the tensors are CUDA's context, the libraries' workspaces and the allocator's fragments. A step fits where there
-is space for the most of them (a ninth of the tensors, the most that was recorded), should fit beside the expected (a
-hundredth of the card), may just fit beside the least (none).
+Beside the tensors are CUDA's context, the libraries' workspaces and the allocator's fragments. A step *fits* where
+there is space even for the most of them (a ninth of the tensors, the most that was recorded), *does not fit* where
+there is none even for the least (no fragments), and is *tight* between. A plan goes by the expected (a hundredth of the
+card).
 
 The workspaces are memory that no tensor asks for, per card and version of torch. The first matrix product of a process
 makes PyTorch allocate a scratch buffer for cuBLAS from the caching allocator, and keep it. It counts in
@@ -83,7 +84,8 @@ RECORDED_CACHE_SHARE = 9
 class Fit:
     """A card, the bytes of tensors that are to fit, and what is spare beside them; negative where it is too small.
 
-    ``least_bytes``, ``expected_bytes`` and ``most_bytes`` are what is spare at worst, as expected and at best.
+    ``least_bytes``, ``expected_bytes`` and ``most_bytes`` are what is spare at worst, as expected and at best;
+    ``fragments_bytes`` are what may fragment beside the tensors, the workspaces and a context of the expected size.
     """
 
     card: str
@@ -91,6 +93,7 @@ class Fit:
     least_bytes: int
     expected_bytes: int
     most_bytes: int
+    fragments_bytes: int
 
     @property
     def room_bytes(self) -> int:
@@ -103,29 +106,42 @@ class Fit:
         return self.expected_bytes >= 0
 
     @property
-    def is_certain(self) -> bool | None:
-        """True: it fits even at worst. False: not even at best. None: it depends on what nobody knows before."""
-        return True if self.least_bytes >= 0 else False if self.most_bytes < 0 else None
+    def verdict(self) -> str:
+        """``fits``, even at worst; ``does not fit``, not even at best; ``tight``: nobody knows before."""
+        if self.least_bytes >= 0:
+            return "fits"
+        return "tight" if self.most_bytes >= 0 else "does not fit"
 
     @property
-    def verdict(self) -> str:
-        """``fits``, ``should fit``, ``may just fit`` or ``does not fit``."""
-        spare = self.least_bytes, self.expected_bytes, self.most_bytes, 0
-        words = "fits", "should fit", "may just fit", "does not fit"
-        return next(word for word, num_bytes in zip(words, spare, strict=True) if num_bytes >= 0)
+    def predicate(self) -> str:
+        """The verdict as what a sentence says of the step."""
+        return "is tight" if self.verdict == "tight" else self.verdict
+
+    @property
+    def unless(self) -> str:
+        """What a tight step hangs on; of any other nothing."""
+        if self.verdict != "tight":
+            return ""
+        if self.fragments_bytes < 0:
+            return f"only if CUDA's context takes less than {format_bytes(CONTEXT_BYTES)}"
+        return f"unless more than {format_bytes(self.fragments_bytes)} fragment"
 
     @property
     def headline(self) -> str:
-        """The verdict first, with what is needed and what the card has for tensors."""
+        """The verdict first, with what is needed, and what the card has for tensors or may lose."""
         need, space = format_bytes(self.need_bytes, 1), format_bytes(max(0, self.room_bytes), 1)
+        if self.unless:
+            return f"Tight: {need} on one {self.card} fit {self.unless}."
         return f"{self.verdict.capitalize()}: {need} of {space} for tensors on one {self.card}."
 
     def __str__(self) -> str:
-        at_end = f"at worst {_left(self.least_bytes)}"
-        if not self.is_expected:
-            at_end = f"at best {_left(self.most_bytes)}"
-        ends = f"probably {_left(self.expected_bytes)}, {at_end}"
-        return f"It {self.verdict} on one {self.card}: {ends}; context, workspaces and fragments counted."
+        ends = {
+            "fits": f"probably {_left(self.expected_bytes)}, at worst {_left(self.least_bytes)}",
+            "tight": f"it fits {self.unless}, at worst {_left(self.least_bytes)}",
+            "does not fit": f"probably {_left(self.expected_bytes)}, at best {_left(self.most_bytes)}",
+        }
+        beside = "context, workspaces and fragments counted"
+        return f"It {self.predicate} on one {self.card}: {ends[self.verdict]}; {beside}."
 
 
 def _left(num_bytes: int) -> str:
@@ -166,6 +182,7 @@ def fit_on(card: Card, allocated_bytes: int, holes: tuple[int, int, int] | None 
         least_bytes=left - 2 * CONTEXT_BYTES - max(high, expected),
         expected_bytes=left - CONTEXT_BYTES - expected,
         most_bytes=left - CONTEXT_BYTES // 2 - low,
+        fragments_bytes=left - CONTEXT_BYTES,
     )
 
 

@@ -21,6 +21,7 @@ from memkit.cards import CARDS, Card
 from memkit.fit import fit_on
 from memkit.formula.estimate import estimate_memory
 from memkit.models import ModelConfig
+from memkit.pictures.colours import COLOUR
 from memkit.pictures.svg import png_of
 from memkit.recipes import AUTOCAST_BF16, PURE_BF16, OptimizerConfig
 from memkit.units import format_bytes
@@ -80,20 +81,20 @@ def left(num_bytes: int) -> str:
 
 
 def answer(model: ModelConfig, card: Card, seq_len: int, peaks: Sequence[int]) -> dict:
-    """What is asked, whether all weights can be trained and the first way that is expected to fit, and a row a way."""
+    """What is asked, whether all weights can be trained, the first way that may fit, and a row a way."""
     fits = [fit_on(card, peak) for peak in peaks]
-    spares = [fit.expected_bytes for fit in fits]
-    first = next((number for number, spare in enumerate(spares) if spare >= 0), None)
+    able = (number for number, fit in enumerate(fits) if fit.verdict != "does not fit")
+    first = next(able, None)
     ways = list(WAYS)
+    ends = [f"fits {fit.unless}" if fit.unless else left(fit.expected_bytes) for fit in fits]
+    said = f"{fits[0].verdict.capitalize()}: {ends[0]}."
     if first is None:
-        said = f"Does not fit, with nothing of this: {left(spares[-1])} with {ways[-1]}."
-    elif first == 0:
-        said = f"Fits: {left(spares[0])}."
-    else:
-        said = f"Does not fit: {left(spares[0])}. The first that fits is {ways[first]}, {left(spares[first])}."
+        said = f"Does not fit, with nothing of this: {ends[-1]} with {ways[-1]}."
+    elif first > 0:
+        said += f" {ways[first]} {fits[first].predicate}: {ends[first]}."
     rows = [
-        (left(spare), fit.verdict, format_bytes(peak, 1))
-        for peak, spare, fit in zip(peaks, spares, fits, strict=True)
+        (left(fit.expected_bytes), fit.verdict, format_bytes(peak, 1))
+        for peak, fit in zip(peaks, fits, strict=True)
     ]
     bars = [round(100 * min(1, SCALE * peak / card.memory_bytes), 1) for peak in peaks]
     asked = f"{model.name}, all weights, on one {card.name} ({format_bytes(card.memory_bytes, 1)}), {seq_len:,} tokens"
@@ -190,7 +191,7 @@ def card_png(model: str, card: str, found: dict) -> bytes | None:
     """The answer as a picture of 600 by 315 pixels, as links are shown elsewhere; ``None`` without ``resvg-py``."""
     bars, left_edge, width = "", 185, 300
     for number, (way, row, bar) in enumerate(zip(WAYS, found["rows"], found["bars"], strict=True)):
-        y, colour = 100 + 33 * number, "#009E73" if "spare" in row[0] else "#D55E00"
+        y, colour = 100 + 33 * number, COLOUR[row[1]]
         bars += (
             f'<text x="28" y="{y + 17}" font-size="13">{way}</text>'
             f'<rect x="{left_edge}" y="{y}" width="{bar * width / 100:.1f}" height="24" fill="{colour}"/>'

@@ -32,6 +32,10 @@ LOOKS = {
     "saved input": (GREEN, "\\\\\\"),
     "weight, cast": (SKY, "///"),
     "weight, cast and transposed": ("#A9D3F0", "|||"),
+    # verdicts of a step on a card
+    "fits": (GREEN, ""),
+    "tight": (YELLOW, ""),
+    "does not fit": (VERMILION, ""),
     # verdicts of claims
     "wrong": (VERMILION, "///"),
     "outdated": (GREY_7, "..."),

@@ -77,7 +77,7 @@ def frontier_figure(
     ``limit`` is the room on a card. A mark's ``data-pick`` is its place in ``found``.
     """
     texts = [f"{each.strategy.name}\n{note}" for each, note in zip(found, notes, strict=True)]
-    chart = Chart(800, max(430, 126 + 43 * len(texts)), title)
+    chart = Chart(800, max(430, 120 + 34 * len(texts)), title)
     most = max(*(each.peak_bytes for each in found), limit[1] if limit else 0)
     # running all of the forward again is a third of a plain step
     x, y = plane(chart, 520, (-2.5, 40), "FLOPs run again, % of a plain step", most, limit)
@@ -89,10 +89,10 @@ def frontier_figure(
         tip, data = f"{each.strategy.name}: {more}", {"pick": number, "bytes": each.peak_bytes}
         point(chart, *at, *looks[number], 5, each in front, tip=tip, data=data)
     for number, text in enumerate(texts):
-        top = 76 + 43 * number
+        top = 72 + 34 * number
         point(chart, 548, top + 6, *looks[number], 5, True)
         chart.words(564, top, text, 11.5, at="top")
     dashed = f"\ndashed: {limit[0]}" if limit else ""
     words = f"filled: on the front{dashed}"
-    chart.words(544, 86 + 43 * len(texts), words, 11.5, shade=GREY, at="top")
+    chart.words(544, 80 + 34 * len(texts), words, 11.5, shade=GREY, at="top")
     return chart

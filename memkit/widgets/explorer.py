@@ -20,6 +20,7 @@ from memkit import widgets
 from memkit.cards import Card
 from memkit.fit import fit_on, verdict
 from memkit.models import ModelConfig
+from memkit.pictures.colours import COLOUR
 from memkit.pictures.svg import Chart
 from memkit.pictures.timeline import choices_figure
 from memkit.timeline import Instant, where
@@ -99,7 +100,7 @@ class View:
     """What an explorer shows for one state: a picture, what it means, and its numbers.
 
     ``words`` are sentences, the first of which is the one-line summary. Where the question is about a card,
-    ``headline`` is the answer in a few words, above the picture, and ``fits`` says whether it is good news.
+    ``headline`` is the answer in a few words, above the picture, and ``verdict`` its colour and sign.
     ``table`` has rows of text, the header first. ``more`` gives sentences that take longer to find; it is called when
     the controls rest. ``code`` stands below the words, indented as it is. ``picks`` are the values of controls that a
     mark of the picture chooses, by its ``data-pick``; ``ends`` says where sliders end, if not at their ``high``.
@@ -109,7 +110,7 @@ class View:
     chart: Chart
     words: Sequence[str]
     headline: str = ""
-    fits: bool | None = None
+    verdict: str = ""
     table: Sequence[Sequence[str]] = ()
     more: Callable[[], Sequence[str]] = tuple
     code: str = ""
@@ -126,7 +127,7 @@ class Explorer:
     """
 
     controls: Mapping[str, Number | Choice | Switch | Entry | Bits] = {}
-    lines: Mapping[str, Sequence[int]] = {"verdict": (76,), "status": (100,), "more": ()}
+    lines: Mapping[str, Sequence[int]] = {"verdict": (86,), "status": (100,), "more": ()}
     """The most characters of each line of a place; a panel keeps room for them, so that nothing jumps."""
     asked_later: Collection[str] = ()
     """Controls that stand behind *More controls*: most questions do without them."""
@@ -241,7 +242,12 @@ class Explorer:
         return {**live, **bundle, "text/plain": self.summary}, metadata
 
 
-SIGNS = {True: ("#009E73", "✓ "), False: ("#D55E00", "✗ "), None: ("currentColor", "")}
+SIGNS = {
+    "fits": (COLOUR["fits"], "✓ "),
+    "tight": (COLOUR["tight"], "! "),
+    "does not fit": (COLOUR["does not fit"], "✗ "),
+    "": ("currentColor", ""),
+}
 
 
 def html_places(
@@ -256,7 +262,7 @@ def html_places(
     view = explorer.shown
     if view is None:
         return {"alert": html_error(explorer)}
-    colour, sign = SIGNS[view.fits]
+    colour, sign = SIGNS[view.verdict]
     lines, style = (
         explorer.lines,
         f"border-left:4px solid {colour};padding:1px 10px;font-weight:600",
@@ -333,7 +339,7 @@ def choices_view(
     if chosen:
         own, fit = (verdict(peaks[chosen], card.name),), fits[chosen]
         is_held_back = fit.is_expected and chosen not in fitting  # by more than the card
-        answer = {"headline": fit.headline, "fits": not is_held_back and fit.is_certain}
+        answer = {"headline": fit.headline, "verdict": "" if is_held_back else fit.verdict}
     words, table = (*own, those, *words), rows_of(columns_of(peaks, card) | dict(columns or {}))
     return View(chart=chart, words=words, table=table, picks=picks or {}, **answer)
 

@@ -23,7 +23,7 @@ CHEAPEST = "cheapest that fits"
 NAMES = [strategy.name for strategy in shown_strategies(next(iter(MODELS.values())))]
 
 
-class FrontierExplorer(Explorer, verdict=(88,), status=(140, 92, *[1] * 9)):
+class FrontierExplorer(Explorer, verdict=(88,), status=(88, 140, 92, *[1] * 9)):
     """Model, micro-batch, sequence, card and strategy → the memory-compute plane, the plan and its code.
 
     A click on a point chooses its strategy, as the menu does.
@@ -67,7 +67,9 @@ class FrontierExplorer(Explorer, verdict=(88,), status=(140, 92, *[1] * 9)):
         chart.alt += f"Chosen: {own.strategy.name}, {costs}."
         words = (f"{own.strategy.name}: {costs}.", *([str(fits[chosen])] if fits else []), on_front)
         picks, code = {"strategy": NAMES}, own.strategy.code
-        return View(chart=chart, words=words, table=rows_of(columns), code=code, picks=picks)
+        answer = {"headline": fits[chosen].headline, "verdict": notes[chosen]} if fits else {}
+        table = rows_of(columns)
+        return View(chart=chart, words=words, table=table, code=code, picks=picks, **answer)
 
 
 def cheapest(found: Sequence[Point], room_bytes: int | None) -> Point:

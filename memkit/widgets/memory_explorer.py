@@ -72,7 +72,7 @@ class MemoryExplorer(Explorer, status=(230,), more=(210, 60)):
             chart=chart,
             words=(verdict(timeline.peak, card),),
             headline=fit.headline if fit else "",
-            fits=fit and fit.is_certain,
+            verdict=fit.verdict if fit else "",
             more=lambda: self.advice(setup),
             table=replace(timeline, instants=tuple(drawn_instants(timeline))).rows(),
             ends={"seq_len": self.longest(setup.model.name)},

@@ -5,7 +5,7 @@ const STYLE = `
 .memkit-film { container-type: inline-size; color: inherit; font: 15px/1.5 system-ui, sans-serif; max-width: 1060px;
   --soft: color-mix(in srgb, currentColor 8%, transparent); --rule: color-mix(in srgb, currentColor 28%, transparent); }
 .memkit-film .sides { display: grid; grid-template-columns: minmax(0, 11fr) minmax(0, 14fr); gap: 18px; }
-.memkit-film .code { position: relative; max-height: 452px; overflow: auto; font: 12.5px/1.7 ui-monospace, monospace;
+.memkit-film .code { position: relative; max-height: 428px; overflow: auto; font: 12.5px/1.7 ui-monospace, monospace;
   border: 1px solid var(--rule); border-radius: 4px; }
 .memkit-film .code p { margin: 0; padding: 5px 8px 0; font: 12px/1.5 system-ui, sans-serif; opacity: .8; }
 .memkit-film .line { display: grid; grid-template-columns: 3.4em minmax(0, 1fr) 86px; min-height: 22px;
@@ -25,8 +25,8 @@ const STYLE = `
 .memkit-film .parts b { display: inline-block; width: 11px; height: 11px; border-radius: 2px; margin-right: 5px; }
 .memkit-film .parts .is-zero { opacity: .8; }
 .memkit-film canvas { display: block; width: 100%; touch-action: pan-y; }
-.memkit-film canvas.areas { cursor: ew-resize; height: 210px; }
-.memkit-film canvas.blocks { height: 140px; margin-top: 8px; }
+.memkit-film canvas.areas { cursor: ew-resize; height: 222px; }
+.memkit-film canvas.blocks { height: 125px; margin-top: 8px; }
 .memkit-film .say { min-height: 3em; margin: 6px 0; }
 .memkit-film .hand { display: block; width: 100%; margin: 8px 0; }
 .memkit-film .buttons { display: flex; flex-wrap: wrap; gap: 8px; align-items: center; }
@@ -50,6 +50,20 @@ const STYLE = `
 
 const SECONDS = 25, REST_MS = 1200, ROWS = 5;
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
+const AXIS = 58, TOP = 28, FOOT = 48, PEAK = 8;  // pixels: of the axis, above and below the areas, of a step's peak
+const SAID = {  // what an operation makes, in words
+  empty: "a new tensor", zeros: "zeros", "zeros like": "zeros", "ones like": "the gradient of the loss itself",
+  randint: "random token ids", arange: "the positions", embedding: "the tokens' vectors", cat: "parts, joined",
+  "copy out": "a copy of what the ranks sent", add: "a sum", mul: "a product, value by value", div: "a quotient",
+  addmm: "a product", mm: "a product", bmm: "products", gelu: "GELU's output", silu: "SiLU's output",
+  "native layer norm": "a norm's output", "rms norm": "a norm's output", attention: "attention's output",
+  "log softmax": "the log-softmax of the logits", "nll loss forward": "the loss", "nll loss": "the loss",
+  "nll loss backward": "the gradient of the log-softmax", "log softmax backward data": "the gradient of the logits",
+  "log softmax backward": "the gradient of the logits", "embedding dense backward": "the gradient of a table",
+  "embedding backward": "the gradient of a table", sum: "a sum over the tokens",
+  "to copy": "a copy in another dtype", "foreach sqrt": "the square roots of all second moments",
+  "all gather": "weights, gathered from all ranks", "reduce scatter": "gradients, summed over the ranks",
+};
 
 export function bytes(size) {
   let unit = 0;
@@ -113,13 +127,65 @@ export class Story {
     return `step ${step}, ${phase}${microBatches ? `, micro-batch ${micro}` : ""}`;
   }
 
-  // One sentence for a moment: what takes or gives back how much.
+  // What a block is, in words: by its part where that says it, by the name that its line gives it, by its operation.
+  said(block) {
+    const part = this.parts[this.part[block]][0], op = this.ops[this.op[block]] || "the program";
+    const [, number, text] = this.lines[this.line[block]], [, phase] = this.span(this.bornAt[block]);
+    const inside = number || !text ? "" : `, in ${text}`;
+    if (part === "weights") return `weights${inside}`;
+    if (part === "optimizer states") return `a state of the optimizer${inside}`;
+    if (part === "gradients") return `the gradient of a parameter${inside}`;
+    const given = text.match(/^\s*([a-z]\w{2,}?)(_[A-Z]+)?\s*=[^=]/);  // logits_BSV = self.head(...)
+    if (number && given && phase === "forward" && /mm$|linear|conv/.test(op)) return `the ${given[1]}`;
+    if (/backward/.test(phase) && /mm$/.test(op) && part === "temporary") return `a product of the backward${inside}`;
+    if (/attention.*backward/.test(op)) return `gradients of query, key and value${inside}`;
+    if (/attention/.test(op)) return `attention's output${inside}`;
+    const own = op.replace(/^native /, "").replace(/ backward.*/, "");
+    const other = / backward/.test(op) ? `a gradient, by the backward of ${own}` : `the output of ${own}`;
+    return `${SAID[op] ?? other}${inside}`;
+  }
+
+  // One sentence for a moment: what is taken or given back, and for what.
   sentence(at) {
-    const block = this.blockAt[at], size = bytes(this.size[block]), name = this.parts[this.part[block]][0];
-    const part = name === "temporary" ? "temporary memory" : name;
-    const op = this.ops[this.op[block]] || "the program";
-    if (this.changes[at] > 0) return `${op} takes ${size} of ${part}.`;
-    return `${size} of ${part} are given back, made by ${op} in ${this.when(this.bornAt[block])}.`;
+    const block = this.blockAt[at], size = bytes(this.size[block]), [part] = this.parts[this.part[block]];
+    const ends = part === "temporary" ? " (temporary)" : "";
+    if (this.changes[at] > 0) return `${size} are taken for ${this.said(block)}${ends}.`;
+    return `${size} are given back: ${this.said(block)}, made in ${this.when(this.bornAt[block])}.`;
+  }
+
+  // Each step's highest event, and the events beside it that are as high, to a fiftieth.
+  peaks() {
+    const highest = new Map();
+    for (let at = 0; at < this.count; at += 1) {
+      const [, , step] = this.span(at);
+      if (!(this.totals[at] <= this.totals[highest.get(step)])) highest.set(step, at);
+    }
+    return [...highest.values()].map((at) => {
+      let from = at, to = at;
+      while (this.totals[from - 1] >= .98 * this.totals[at]) from -= 1;
+      while (this.totals[to + 1] >= .98 * this.totals[at]) to += 1;
+      return [from, to];
+    });
+  }
+
+  // Sizes for the axis, a round number of GiB or MiB apart, with their words.
+  ticks() {
+    const unit = this.most >= 100 * 2 ** 20 ? 3 : 2, most = this.most / 1024 ** unit;
+    const power = 10 ** Math.floor(Math.log10(most / 2));
+    const gap = power * [5, 2, 1].find((round) => 2 * round * power <= most);
+    const numbers = Array.from({ length: Math.floor(most / gap) + 1 }, (_, number) => gap * number);
+    return numbers.map((size) => [size * 1024 ** unit, `${+size.toPrecision(3)} ${UNITS[unit]}`]);
+  }
+
+  // Where each event ends across a width: all alike, but that a step's peak is wide enough to be seen.
+  ends(width) {
+    const wide = new Float64Array(this.count).fill(width / this.count);
+    for (const [from, to] of this.peaks()) {
+      for (let at = from; at <= to; at += 1) wide[at] = Math.max(wide[at], PEAK / (to - from + 1));
+    }
+    const scale = width / wide.reduce((sum, each) => sum + each);
+    let end = 0;
+    return wide.map((each) => end += each * scale);
   }
 }
 
@@ -204,8 +270,12 @@ export function film(place, data, { hasLink = false } = {}) {
   for (const control of [hand, play, mark, toPeak, code]) control.setAttribute("data-lm-suppress-shortcuts", "true");
 
   const isRevealed = () => !story.asks || guess !== null;
-  const x = (event, width) => (event + 1) / story.count * width;
-  const y = (size, height) => height - 18 - size / story.most * (height - 46);
+  let ends = null, across = 0;
+  const x = (event, width) => {
+    if (across !== width) [ends, across] = [story.ends(width - AXIS), width];
+    return AXIS + (event < 0 ? 0 : ends[event]);
+  };
+  const y = (size, height) => height - FOOT - size / story.most * (height - FOOT - TOP);
 
   function drawAreas(ink) {
     const [, width, height] = fitted(chart), ratio = chart.width / width;
@@ -216,10 +286,12 @@ export function film(place, data, { hasLink = false } = {}) {
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     story.parts.forEach(([, colour], part) => {
       if (legend[part][0].hidden) return;
+      const level = (i, size) => [x(i - 1, width), x(i, width)].map((end) => [end, y(size, height)]);  // until the next
+      const steps = [...story.totals.keys()];
+      const roof = steps.flatMap((i) => level(i, floor[i] + story.heights[part][i]));
+      const ground = steps.reverse().flatMap((i) => level(i, floor[i]).reverse());
       pen.beginPath();
-      pen.moveTo(0, y(0, height));
-      for (let i = 0; i < story.count; i += 1) pen.lineTo(x(i, width), y(floor[i] + story.heights[part][i], height));
-      for (let i = story.count - 1; i >= 0; i -= 1) pen.lineTo(x(i, width), y(floor[i], height));
+      for (const point of [...roof, ...ground]) pen.lineTo(...point);
       pen.fillStyle = colour;
       pen.fill();
       for (let i = 0; i < story.count; i += 1) floor[i] += story.heights[part][i];
@@ -242,27 +314,33 @@ export function film(place, data, { hasLink = false } = {}) {
     pen.restore();
     pen.fillStyle = pen.strokeStyle = ink;
     pen.font = "12px system-ui, sans-serif";
-    let end = -1;
+    pen.textAlign = "right";
+    const seen = isRevealed() ? story.most : Math.max(...story.totals.slice(0, at + 1));
+    for (const [size, words] of story.ticks()) {
+      if (size > seen) break;  // the scale tells no more than the areas do
+      pen.fillText(words, AXIS - 8, y(size, height) + 4);
+      pen.fillRect(AXIS - 5, y(size, height), 5, 1);
+    }
+    pen.textAlign = "left";
+    const rowEnds = [0, 0, 0];  // a name stands in the first of three rows that has room for it
     story.spans.forEach(([first, phase], index) => {
-      const from = x(first - 1, width), to = x((story.spans[index + 1]?.[0] ?? story.count) - 1, width);
+      const next = story.spans[index + 1]?.[0] ?? story.count, from = x(first - 1, width);
+      if (phase === "forward" && next - first < 2) return;  // the last micro-batch's end, freed by what comes next
+      const words = phase || "before", wide = pen.measureText(words).width;
+      const left = Math.min(from + 3, width - wide), row = rowEnds.findIndex((end) => end <= left);
       pen.globalAlpha = .3;
-      pen.fillRect(from, 20, 1, height - 38);
+      pen.fillRect(from, TOP - 8, 1, height - FOOT - TOP + 8 + (row < 0 ? 0 : 15 * row + 14));
       pen.globalAlpha = 1;
-      const words = phase || "before";
-      pen.font = "12px system-ui, sans-serif";
-      if (to - from < pen.measureText(words).width + 4) pen.font = "9px system-ui, sans-serif";
-      const wide = pen.measureText(words).width;
-      if (to - from < wide + 4 || from < end) return;
-      pen.fillText(words, from + 3, height - 4);
-      end = from + wide + 6;
+      if (row < 0) return;
+      pen.fillText(words, left, height - FOOT + 13 + 15 * row);
+      rowEnds[row] = left + wide + 8;
     });
-    pen.font = "12px system-ui, sans-serif";
     const flag = (event, words, isAbove) => {
       const left = x(event, width), toLeft = left > width / 2;
       pen.setLineDash([4, 3]);
       pen.beginPath();
       pen.moveTo(left, 2);
-      pen.lineTo(left, height - 18);
+      pen.lineTo(left, height - FOOT);
       pen.stroke();
       pen.setLineDash([]);
       pen.textAlign = toLeft ? "right" : "left";
@@ -273,7 +351,7 @@ export function film(place, data, { hasLink = false } = {}) {
     if (isRevealed()) flag(story.peak, `peak ${bytes(story.most)}`, false);
     pen.beginPath();
     pen.moveTo(handle, 0);
-    pen.lineTo(handle, height - 16);
+    pen.lineTo(handle, height - FOOT + 2);
     pen.lineWidth = 2;
     pen.stroke();
     pen.lineWidth = 1;
@@ -402,7 +480,8 @@ export function film(place, data, { hasLink = false } = {}) {
   const pulled = (event) => {
     halt();
     const box = chart.getBoundingClientRect();
-    go((event.clientX - box.left) / box.width * story.count - 1);
+    const left = event.clientX - box.left, next = story.totals.findIndex((_, event) => x(event, box.width) >= left);
+    go(next < 0 ? last : next);
   };
   chart.onpointerdown = (event) => {
     chart.setPointerCapture(event.pointerId);

@@ -162,7 +162,7 @@ def lines_of(births: Iterable[Event], texts: dict[str, str]) -> dict[str, tuple[
 
 
 def op_name(op: str) -> str:
-    """An operation as a reader says it.
+    """An operation without its library's dots; ``step_film.js`` has the words for what it makes.
 
     >>> op_name("aten.native_layer_norm_backward.default"), op_name("aten.add.Tensor")
     ('native layer norm backward', 'add')

@@ -1,9 +1,9 @@
 """Whether a step fits on a card: the one rule, and what stands on a card beside the tensors.
 
 Beside the tensors stand CUDA's context, the libraries' workspaces and the allocator's holes. Each is a range with
-its reason: low, expected, high. A step fits where all of it finds room at the highest (fragments of a ninth of the
-tensors, the most that was recorded), should fit at the expected (a hundredth of the card), may just fit at the lowest
-(none). A planner plans with the expected: ``planned_room``.
+its reason: low, expected, high. A step *fits* where all of it finds room at the highest (fragments of a ninth of the
+tensors, the most that was recorded), *does not fit* where not even the lowest does (none), and is *tight* between. A
+planner plans with the expected (a hundredth of the card): ``planned_room``.
 """
 
 from dataclasses import dataclass

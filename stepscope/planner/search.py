@@ -36,8 +36,8 @@ NUM_NEIGHBOURS = 3
 NUM_SHOWN = 12
 
 RULE = (
-    "Of the plans that fit even at worst (if none does, of those that should fit) the first has the least price: the "
-    "time of its step, times the factor of each thing that it gives up."
+    "Of the plans that fit even at worst (if none does, of the tight that probably fit) the first has the least price: "
+    "the time of its step, times the factor of each thing that it gives up."
 )
 
 
@@ -60,7 +60,7 @@ class PlansFound(Printable):
 
     @property
     def fitting(self) -> Iterator[TrainingPlan]:
-        """Those that fit even at worst, or if none does those that should fit, by price; each played when asked for."""
+        """Those that fit even at worst, or if none does the tight that probably do, by price; played when asked for."""
         at_worst = (plan for plan in self.in_order if plan.fits_at_worst)
         if (first := next(at_worst, None)) is not None:
             return chain([first], at_worst)
@@ -185,7 +185,7 @@ def too_much(plan: TrainingPlan) -> str:
     if not plan.fit.is_expected:
         return f"{format_bytes(-plan.fit.expected_bytes)} too much"
     if plan.has_host_room:
-        return f"should fit, at worst {format_bytes(-plan.fit.least_bytes)} too much"
+        return f"tight, at worst {format_bytes(-plan.fit.least_bytes)} too much"
     return f"the host would hold {format_bytes(plan.host_bytes)}, {format_bytes(plan.host_room_bytes)} are there"
 
 

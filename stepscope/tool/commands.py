@@ -230,7 +230,7 @@ def report_as_data(result) -> dict:
 
 
 def largest_found(options: argparse.Namespace, script) -> Found:
-    """``stepscope report --vary N``: the largest number in the place of N with which the script should fit the card."""
+    """``stepscope report --vary N``: the largest number in the place of N with which it probably fits the card."""
     from stepscope.tool.changed import Loaders, changed_build, on_its_worst, watched
     from stepscope.tool.program_report import fits_on
     from stepscope.tracing.trace import trace_script
@@ -276,7 +276,10 @@ def largest_found(options: argparse.Namespace, script) -> Found:
         recomputed = largest_that_fits(partial(spare_with, changed_build(script, "checkpointed")))
     except ValueError as error:
         recomputed = f"not traced: {error}"
-    head = f"{Path(options.target).name} on one {card.name}", f"the largest {word} that should fit"
+    head = (
+        f"{Path(options.target).name} on one {card.name}",
+        f"the largest {word} that probably fits",
+    )
     rows = [head, ("as it is", str(plain)), ("with full recomputation", str(recomputed))]
     more = getattr(recomputed, "number", None)
     data = {"largest": plain.number, "recomputed": more, "card": card.name}

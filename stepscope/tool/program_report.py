@@ -96,7 +96,7 @@ class Report:
         if len(self.fits) > 1:
             enough = [fit for fit in self.fits if fit.is_expected]
             fit = min(enough, key=lambda fit: CARDS[fit.card].memory_bytes, default=None)
-        verdict = f"it {fit.verdict} on one {fit.card}" if fit else NO_CARD_FITS
+        verdict = f"it {fit.predicate} on one {fit.card}" if fit else NO_CARD_FITS
         expected = format_bytes(self.expected_bytes)
         moment = self.trace.events.moment(self.replay.peak_event)
         allocated = format_bytes(self.allocated_bytes)

@@ -34,7 +34,7 @@ def largest_that_fits(setup: TrainingSetup) -> int:
     """By the explorer's own rule: context, workspaces and fragments counted."""
     batch = 0
     peak = lambda size: second_step_peak(replace(setup, micro_batch_size=size)).total_bytes
-    while fit_on(CARDS["H100 SXM"], peak(batch + 1)).expected_bytes >= 0:
+    while fit_on(CARDS["H100 SXM"], peak(batch + 1)).verdict != "does not fit":
         batch += 1
     return batch
 
@@ -54,17 +54,22 @@ def missing_gib(setup: TrainingSetup) -> float:
 
 
 def test_the_largest_micro_batch_of_4096_tokens():
-    plain, missing = re.search(
-        r"2\. (\w+) sequences .*; at worst about (\d+) GiB are missing\.", found_text()
+    plain, spare, missing = re.search(
+        r"2\. (\w+) sequences, .* more than ([\d.]+) GiB fragment; at worst about (\d+) GiB are missing\.",
+        found_text(),
     ).groups()
     assert largest_that_fits(LONG) == WORDS[plain]
-    assert f"{missing_gib(replace(LONG, micro_batch_size=2)):.0f}" == missing
+    tight = replace(LONG, micro_batch_size=2)
+    assert f"{missing_gib(tight):.0f}" == missing
+    beside = CARDS["H100 SXM"].memory_bytes - second_step_peak(tight).total_bytes
+    # two workspaces of 32 MiB, and half a GiB of context
+    assert f"{beside / GIB - 1 / 16 - 1 / 2:.2f}" == spare
 
 
 def test_what_recomputation_buys():
     text = found_text("explorer-text")
     plain, recomputed = re.search(
-        r"1\. (\w+) sequences should fit; with recomputation, (\d+) should\.", text
+        r"1\. (\w+) sequences; with recomputation, (\d+)\. Both are \*tight\*", text
     ).groups()
     again = replace(LONG, recomputation="full")
     assert largest_that_fits(LONG) == WORDS[plain] and largest_that_fits(again) == int(recomputed)

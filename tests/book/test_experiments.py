@@ -123,14 +123,11 @@ def bars(**controls) -> dict[str, tuple[str, ...]]:
 def test_the_experiments_find_what_the_text_says():
     text, opened, with_ddp = texts_of("05")["planner-text"], bars(dp_size=1), bars(dp_size=8)
     sizes = {size: float(peak.removesuffix(" GiB")) for size, (_, peak, _) in opened.items()}
-    assert (
-        f"Micro-batch 2, with {sizes['2']:.1f} GiB. With 4 it may just fit: {sizes['4']:.1f} of"
-        in text
-    )
+    assert f"Micro-batch 2, with {sizes['2']:.1f} GiB. 4 is tight: {sizes['4']:.1f} of" in text
     assert [row[3] for row in BatchPlanner(dp_size=1).shown.table[1:]] == [
         "fits",
         "fits",
-        "may just fit",
+        "tight",
         "does not fit",
     ]
     assert {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from cells import CHAPTERS, texts_of
+from cells import texts_of
 
 from book.cheat_sheet import TECHNIQUES
 from memkit import (
@@ -24,6 +24,7 @@ from memkit import (
     trace_memory,
 )
 from memkit.formats.blocks import BLOCK_FORMATS
+from memkit.widgets import FrontierExplorer
 from stepscope import OPTIMIZERS, AdapterConfig, Job, Layout, estimate_sharded
 from stepscope.planner import code_of, plan_of
 from stepscope.widgets import ShardingExplorer
@@ -192,10 +193,10 @@ def test_six_gigabytes_are_reached_at_1346_tokens():
     assert "six times smaller, one sequence of 1,346 tokens at most" in rule
 
 
-def test_the_figure_of_the_frontier_is_one_plane():
-    """Chapter 04's figure has one pair of axes, so the text describes one."""
+def test_the_panel_of_the_frontier_is_one_plane():
+    """Chapter 04's panel has one pair of axes, so the text describes one."""
     words = re.findall(
-        r"<text[^>]*>([^<]+)", (CHAPTERS.parent / "figures" / "04_frontier.svg").read_text()
+        r"<text[^>]*>([^<]+)", FrontierExplorer(model="GPT-2 large").shown.chart.svg()
     )
     assert words.count("peak") == 1 == sum("FLOPs run again" in word for word in words)
     assert not any("sequence" in word for word in words)

@@ -17,6 +17,7 @@ from memkit import (
     models,
     recipes,
     strategies,
+    trace_memory,
 )
 from memkit.formula import count_by_kind
 from memkit.recomputation import blocks_ledger, step_flops
@@ -205,3 +206,23 @@ def test_grad_dtype_is_an_attribute_of_torch():
         'assert hasattr(torch.Tensor, "grad_dtype")' in told["sum-dtype"]
         and "164751" in told["rule"]
     )
+
+
+def test_what_lesson_00_finds_in_a_changed_program():
+    """By hand: 4 bytes a parameter for weights and gradients; 4 for each value of two inputs and a ReLU's output."""
+    [source] = [text for name, text in texts_of("00").items() if name == "own-build"]
+    told = texts_of("00")["own-read"]
+    parameters, gib = 2 * (20_000**2 + 20_000), 2**30
+    kept = 4 * 3 * 6_400 * 20_000 / gib
+    assert f"the activations grow to {kept:.2f} GiB" in told
+    peaks = []
+    for old, new in (("AdamW", "SGD"), ("randn(64,", "randn(6_400,"), ("", "")):
+        names = {"torch": torch, "trace_memory": trace_memory}
+        exec(source.replace(old, new) if old else source, names)
+        peaks.append(names["own"].for_step(2).peak)
+    sgd, large, plain = peaks
+    assert f"the peak falls to {sgd.total_bytes / gib:.2f} GiB" in told
+    assert sgd.total_bytes == pytest.approx(8 * parameters, rel=0.005)
+    assert large.name == plain.name == "optimizer peak"
+    assert f"the largest total, {plain.total_bytes / gib:.2f} GiB" in told
+    assert plain.total_bytes == pytest.approx(20 * parameters, rel=0.005)

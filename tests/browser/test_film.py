@@ -2,7 +2,10 @@
 
 import base64
 import random
+import re
 import sys
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,24 @@ MOMENTS = """async ([script, data, moments]) => {
         story.heights.map((sizes) => sizes[at]), story.lines[story.line[story.blockAt[at]]], story.when(at),
     ])];
 }"""
+
+ENDS = """async ([script, data, width]) => {
+    const { Story } = await import(`data:text/javascript;base64,${script}`);
+    return [...new Story(data).ends(width)];
+}"""
+SENTENCES = """async ([script, data]) => {
+    const { Story } = await import(`data:text/javascript;base64,${script}`), story = new Story(data);
+    return data.changes.map((_, at) => story.sentence(at));
+}"""
+WRITTEN = """window.written = [];
+const write = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (words, x, y) {
+    window.written.push([words, x, y, this.measureText(words).width, parseFloat(this.font)]);
+    write.call(this, words, x, y);
+};"""
+SMALLEST = """() => Math.min(...[...document.querySelectorAll(".memkit-film *")]
+    .filter((each) => each.tagName !== "STYLE" && each.textContent.trim())
+    .map((each) => parseFloat(getComputedStyle(each).fontSize)))"""
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +93,73 @@ def test_twenty_moments_are_the_trace_s(browser, traced):
         )
 
 
+def test_the_peak_is_wide_enough_to_be_seen(browser, traced):
+    """Of a chart as wide as a phone's the events within a fiftieth of the peak take at least six pixels."""
+    page, events = browser.new_page(), traced.events
+    script = base64.b64encode(SCRIPT.read_bytes()).decode()
+    ends = page.evaluate(ENDS, [script, StepFilm(traced).data, 300])
+    page.close()
+    totals = events.levels(granularity=ALLOCATOR_BLOCK_BYTES).totals
+    high = [at for at, total in enumerate(totals) if total >= 0.98 * max(totals)]
+    first = high[0]
+    assert first and high == list(range(first, high[-1] + 1)) and len(high) / len(totals) < 6 / 300
+    assert ends[high[-1]] - ends[first - 1] >= 6 and ends[-1] == pytest.approx(300)
+    assert ends == sorted(ends)
+
+
+def test_a_moment_is_told_in_words_of_what_is_made(browser, traced):
+    """The log-softmax and the logits by the line that makes them; no name of an operation of ATen."""
+    page, events, data = browser.new_page(), list(traced.events), StepFilm(traced).data
+    script = base64.b64encode(SCRIPT.read_bytes()).decode()
+    said = page.evaluate(SENTENCES, [script, data])
+    page.close()
+    # of so many logits, in whole blocks of 512 B
+    size = f"{-(-32 * TINY_GPT2.vocab_size * 4 // 512) * 512 / 2**20:.2f} MiB"
+    logits = [
+        words
+        for event, words in zip(events, said, strict=True)
+        if event.op.startswith("aten.mm") and event.phase == "forward" and event.num_bytes > 0
+    ]
+    assert set(logits) == {f"{size} are taken for the logits (temporary)."}
+    assert f"{size} are taken for the gradient of the logits (temporary)." in said
+    for event, words in zip(events, said, strict=True):
+        assert ("are taken for" if event.num_bytes > 0 else "are given back: ") in words
+        told = ("weights", "gradients", "optimizer_states")
+        assert event.part not in told or event.part.split("_")[0].rstrip("s") in words
+    assert not re.search(r"\b(empty|addmm|mm|aten|native|foreach)\b", " ".join(said))
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_phase_is_named_so_that_it_can_be_read(browser, traced, tmp_path, width):
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    page.add_init_script(WRITTEN)
+    film = StepFilm(traced)
+    page.goto(film.save(tmp_path / "film.html").as_uri())
+    page.locator(".memkit-film .hand").wait_for()
+    page.wait_for_function("window.written.length > 8")
+    written = page.evaluate("window.written")
+    spans = [*film.data["spans"], [len(traced.events)]]
+    named = Counter(
+        span[1] for span, after in pairwise(spans) if after[0] - span[0] > 1 or span[1] != "forward"
+    )
+    words = Counter(words for words, *_ in written)
+    assert all(words[phase] >= count for phase, count in named.items()), (words, named)
+    assert all(float(size) >= 11 for *_, size in written)
+    assert any(words.endswith(" GiB") and words != "0 GiB" for words, *_ in written)
+    places = {(words, left, top): wide for words, left, top, wide, _ in written if words in named}
+    for (_, left, top), wide in places.items():
+        assert left + wide <= width
+        assert not any(
+            top == other_top and left < other_left < left + wide
+            for _, other_left, other_top in places
+        )
+    if width == 1280:
+        assert page.locator(".memkit-film").evaluate("film => film.offsetHeight") <= 560
+    small = page.evaluate(SMALLEST)
+    page.close()
+    assert small >= 11
+
+
 def test_keys_and_the_pointer_move_it(opened):
     hand = opened.locator(".hand")
     hand.focus()
@@ -80,9 +168,14 @@ def test_keys_and_the_pointer_move_it(opened):
     assert moment(opened) == 1 and "making the model" in hand.get_attribute("aria-valuetext")
     before = opened.locator(".memkit-film .say").inner_text()
     box = opened.locator("canvas.areas").bounding_box()
-    opened.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    middle = int(hand.get_attribute("max")) / 2
-    assert abs(moment(opened) - middle) < 0.02 * middle
+    found = []
+    for across in (1, box["width"] / 2, box["width"] - 1):
+        opened.mouse.click(box["x"] + across, box["y"] + box["height"] / 2)
+        found.append(moment(opened))
+    last = int(hand.get_attribute("max"))
+    assert found[0] == 0 and found[2] >= last - 2
+    # the axis takes 58 pixels, and the peak of the second step some more than its events
+    assert abs(found[1] / last - (box["width"] / 2 - 58) / (box["width"] - 58)) < 0.04
     assert opened.locator(".memkit-film .say").inner_text() != before
     assert opened.locator(".memkit-film .line.on").count() == 1
     assert opened.url.endswith(f"#event={moment(opened)}")

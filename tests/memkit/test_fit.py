@@ -43,23 +43,35 @@ def test_known_holes_take_the_place_of_the_shares():
 
 
 def test_the_words_are_the_rule():
-    """The second figure is the one that the verdict hangs on."""
+    """The last figure is the one that the verdict hangs on; by hand, in GiB, what may fragment."""
     ends = {
-        "fits": ("worst", "to spare"),
-        "should fit": ("worst", "too much"),
-        "may just fit": ("best", "to spare"),
-        "does not fit": ("best", "too much"),
+        "fits": "fits on one RTX 3090: probably .* to spare, at worst .* to spare",
+        "tight": "is tight on one RTX 3090: it fits .*, at worst .* too much",
+        "does not fit": "does not fit on one RTX 3090: probably .* too much, at best .* too much",
     }
-    seen = set()
+    seen, limits = set(), []
     for tenths in range(150, 250):
         fit = fit_on(CARD, tenths * GIB // 10)
-        when, how = ends[fit.verdict]
-        assert re.match(
-            rf"It {fit.verdict} on one RTX 3090: probably .*, at {when} [^;]* {how}; context",
-            str(fit),
-        )
+        assert re.match(rf"It {ends[fit.verdict]}; context, workspaces", str(fit))
         seen.add(fit.verdict)
-    assert seen == set(ends)
+        spare = (CARD.memory_bytes - 2 * 8_519_680) / GIB - tenths / 10 - 0.5
+        if fit.verdict == "tight" and spare >= 0:
+            limits += [spare]
+            size = f"{spare:.2f} GiB" if spare >= 1 else f"{1024 * spare:,.2f} MiB"
+            assert f": it fits unless more than {size} fragment, at worst" in str(fit)
+            assert fit.headline.endswith(f"one RTX 3090 fit unless more than {size} fragment.")
+        assert bool(fit.unless) == (fit.verdict == "tight")
+    assert seen == set(ends) and len(limits) > 10
+
+
+def test_what_only_a_small_context_lets_fit_is_tight():
+    """Between half a context of 512 MiB and a whole one nothing may fragment."""
+    rest = CARD.memory_bytes - 2 * 8_519_680
+    for left, verdict in ((2**29, "tight"), (2**29 - 2, "tight"), (2**28 - 2, "does not fit")):
+        assert fit_on(CARD, rest - left).verdict == verdict
+    assert "more than 0 B fragment" in fit_on(CARD, rest - 2**29).unless
+    said = fit_on(CARD, rest - 2**29 + 2).unless
+    assert said == "only if CUDA's context takes less than 512.00 MiB"
 
 
 @pytest.mark.parametrize(

@@ -294,7 +294,7 @@ def test_what_names_no_card_is_refused(text):
 def test_a_card_of_a_size_is_judged(report):
     page, _ = report(LOOP, "--card", "1GiB")
     assert (
-        "it should fit on one card of 1GiB" in page.splitlines()[0]
+        "it is tight on one card of 1GiB" in page.splitlines()[0]
         or "it fits on one card of 1GiB" in page
     )
     page, _ = report(LOOP, "--card", "MI300X")

@@ -43,7 +43,8 @@ def test_the_chapter_s_four_experiments_find_what_it_says(explorer):
     assert all(f"{share[:2]} % of the peak" in answers for share in left)
     zero_2 = see(4, stage=2)[1]
     fits = [ranks for ranks, row in zero_2.items() if row[3] != "does not fit"]
-    assert f"fits on {fits[0]} ranks, with {zero_2['4'][1][:4]} GiB" in answers
+    assert zero_2[fits[0]][3] == "tight"
+    assert f"On {fits[0]} ranks, where {zero_2['4'][1][:4]} GiB are *tight*" in answers
     sent = [float(row["4"][4].split()[0]) for row in (zero_2, see(4)[1])]
     assert "ZeRO-2 sends {:.1f} GiB and ZeRO-3 sends {:.1f}".format(*sent) in answers
     peaks = [
