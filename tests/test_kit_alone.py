@@ -111,7 +111,11 @@ def test_the_hook_refuses_it():
 def test_the_notebook_stage_runs_chapters_00_to_06_so():
     """``tests/book/test_part_one.py`` begins each of them without the instrument."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    _, _, stage = makefile.partition("\ntest:")
+    assert (
+        "$(MAKE) --no-print-directory lessons\n"
+        in makefile.partition("\ntest:")[2].partition("\n\n")[0]
+    )
+    _, _, stage = makefile.partition("\nlessons:")
     assert f"PYTHONPATH=$(CURDIR)/{FOLDER}" in stage.partition("\n\n")[0]
     assert "$(COMPARE) $(PART_ONE)" in stage.partition("\n\n")[0]
     shown = subprocess.run(
