@@ -44,8 +44,7 @@ def test_it_never_names_the_instrument(folder):
         path.relative_to(ROOT).as_posix(): names_stepscope(path.read_text(encoding="utf-8"))
         for path in sorted(folder.rglob("*.py"))
     }
-    assert len(found) > 40
-    assert {path: lines for path, lines in found.items() if lines} == {}
+    assert found and {path: lines for path, lines in found.items() if lines} == {}
 
 
 def test_a_test_of_the_kit_does_not_even_speak_of_it():

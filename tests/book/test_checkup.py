@@ -71,18 +71,18 @@ def test_a_machine_without_a_card_hears_first_that_all_is_there(machine, platfor
     machine(answer=NO_CARD, backend=None, platform=platform)
     diagnosis = doctor({})
     first, *rows = diagnosis.table().splitlines()
-    assert first == "Everything is there. No NVIDIA card: that is fine, every cell runs on the CPU."
+    assert "No NVIDIA card" in first and "CPU" in first
     assert any(row.startswith("card") and card in row for row in rows)
     assert (diagnosis.mode, diagnosis.advice) == ("CPU", ())
 
 
 def test_the_first_line_says_whether_all_is_there(machine):
     machine()
-    assert doctor({}).headline == "Everything is there. The cells run on the Tesla T4."
+    assert doctor({}).headline.endswith(" Tesla T4.")
     machine(ram=3 * GIB)
-    assert doctor({}).headline == "1 thing needs a look, said below."
+    assert doctor({}).headline.startswith("1 thing ")
     machine(ram=3 * GIB, anywidget=None)
-    assert doctor({}).headline == "2 things need a look, said below."
+    assert doctor({}).headline.startswith("2 things ")
 
 
 @pytest.mark.parametrize(
