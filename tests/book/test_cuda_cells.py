@@ -116,9 +116,7 @@ def test_a_chapter_measures_in_its_body_and_shows_a_published_run_without_a_card
         "assert " in "".join(cell["source"]) and "nbval-ignore-output" in cell["metadata"]["tags"]
     )
     printed = "".join("".join(output.get("text", "")) for output in cell["outputs"])
-    assert len(cell["source"]) <= 29 and any(
-        card in printed for card in ("B200", "H100", "A100", "Measured on a card")
-    )
+    assert any(card in printed for card in ("B200", "H100", "A100", "Measured on a card"))
 
 
 @pytest.mark.parametrize("path, cell_id", [case for case in IN_CHAPTERS if "-card-" in case.id])
