@@ -74,7 +74,7 @@ EMERGENCY = {
     "growing": Row(
         "a little more memory with each step",
         "a name, a list, a hook or a cycle keeps it",
-        "del outputs; total += loss.item(); stepscope report train.py --steps 6 names the line",
+        "total += loss.item() in place of loss; stepscope report train.py --steps 6 names the line",
         "07",
     ),
     "longest": Row(
