@@ -30,7 +30,7 @@ COMPARE = TQDM_DISABLE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dis
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help lab hub load labs guide slides handouts site site-check check test sweep exhaustive run-notebooks bench record figures clean
+.PHONY: help lab hub load labs guide slides handouts site site-check check test lessons sweep exhaustive run-notebooks bench record figures clean
 
 help:                   ## list the verbs
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 26
@@ -74,8 +74,11 @@ test: $(VENV)/.test     ## for a commit: every module, 00 to 06 with exercises a
 	$(BIN)/ruff format --check .
 	$(PYTEST) -n 2 --dist loadscope -m "not sweep and $(QUICK)"
 	$(PYTEST) -m "not sweep and $(ALONE)" $(LONE)
-	$(if $(PART_ONE),PYTHONPATH=$(CURDIR)/tests/kit_alone $(COMPARE) $(PART_ONE))
+	@$(MAKE) --no-print-directory lessons
 	@$(BIN)/python tests/layers.py left test
+
+lessons:
+	$(if $(PART_ONE),PYTHONPATH=$(CURDIR)/tests/kit_alone $(COMPARE) $(PART_ONE))
 
 sweep: $(VENV)/.test site-check ## what make test leaves out: other people's programs, layouts, hub, site, the other chapters
 	$(PYTEST) -n 2 --dist loadscope -m "sweep and $(QUICK)"

@@ -50,7 +50,7 @@ SYLLABI = {
         "5.2",
         "5.3",
         "ex 5.2",
-        "7.2",
+        "7.1",
         "7.4",
         "ex 7.2",
     ),
@@ -189,11 +189,11 @@ def rubrics() -> str:
 
 
 def figures() -> str:
-    """A table of the stored pictures, one a chapter, with what each shows."""
+    """A table of the stored pictures, each chapter's first, with what each shows."""
     rows = ["| chapter | picture | what it shows |", "|---|---|---|"]
     for number in CHAPTERS:
-        title = "".join(notebook(number)["cells"][0]["source"])
-        alt, picture = re.search(r"!\[(.*?)\]\(\.\./(.+?)\)", title, re.DOTALL).groups()
+        text = "\n".join("".join(cell["source"]) for cell in notebook(number)["cells"])
+        alt, picture = re.search(r"!\[(.*?)\]\(\.\./(.+?)\)", text, re.DOTALL).groups()
         rows.append(f"| {number:02d} | [{Path(picture).name}](../{picture}) | {alt} |")
     return "\n".join(rows)
 

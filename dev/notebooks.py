@@ -9,8 +9,10 @@ from pathlib import Path
 CHAPTERS = Path(__file__).resolve().parent.parent / "chapters"
 FOLDERS = ("exercises", "further")
 """Folders of companions, in the order in which a reader opens them."""
-LESSONS = tuple(f"{number:02}" for number in range(7))
-"""Part I: chapters that are lessons, with companions."""
+PART_ONE = tuple(f"{number:02}" for number in range(7))
+"""Part I: lessons that need ``memkit`` alone."""
+LESSONS = (*PART_ONE, "07")
+"""Chapters that are lessons, with companions."""
 
 
 def notebooks(chapters: Path = CHAPTERS) -> list[Path]:

@@ -18,6 +18,7 @@ Reading order. A module or folder imports only what stands above it here, and wh
 - ``tracing``: the second column, of programs that nobody here wrote
 - ``sharding``: one rank of many on paper
 - ``advice``: what filled the memory, and what would help
+- ``why``: what a pasted message, traceback or log says
 - ``planner``: every plan for a job, and its code
 - ``pictures``: charts as text
 - ``widgets``: ipywidgets

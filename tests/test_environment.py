@@ -11,6 +11,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from book.checkup import NEWEST_TORCH, OLDEST_TORCH
 from dev import install
 
 ROOT = Path(__file__).parent.parent
@@ -77,10 +78,15 @@ def test_constraints_are_exact_and_fit_every_platform():
     assert len(PINNED) == len(CONSTRAINTS)
 
 
-def test_torch_is_the_version_the_book_was_written_with():
+def test_doctor_knows_the_torch_that_is_pinned_and_the_newest_that_ci_tries():
     [torch] = [requirement for requirement in READER if requirement.name == "torch"]
-    assert torch.specifier == Requirement("torch>=2.11,<2.14").specifier
-    assert PINNED["torch"] == "==2.13.0"
+    oldest, newest = (".".join(map(str, pair)) for pair in (OLDEST_TORCH, NEWEST_TORCH))
+    assert torch.specifier == Requirement(f"torch>={oldest}").specifier, "a newer one is allowed"
+    assert (
+        Version(PINNED["torch"].removeprefix("==")) in Requirement(f"torch<={newest}.99").specifier
+    )
+    tried = re.findall(r"torch==([\d.]+)", (ROOT / ".ci/newest_torch").read_text())
+    assert [version.rpartition(".")[0] for version in tried] == [newest]
 
 
 @pytest.mark.parametrize("requirement", READER + TESTER, ids=str)

@@ -1,5 +1,6 @@
 """The package as it is installed: from a wheel, away from the repository."""
 
+import json
 import os
 import subprocess
 import sys
@@ -131,6 +132,14 @@ def test_a_plan_needs_no_torch_and_says_that_it_was_not_traced(installed):
     )
     assert done.returncode == 0, done.stderr
     assert "not traced: no torch here" in " ".join(done.stdout.split())
+
+
+def test_a_message_is_read_without_torch(installed, tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED", encoding="utf-8")
+    done = run_alone(installed, "why", str(log), "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["row"] == "outside"
 
 
 def test_a_report_without_torch_says_what_to_install(installed):

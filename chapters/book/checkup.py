@@ -20,7 +20,7 @@ from book.driver import Gpu, ask_driver, available_ram_bytes
 from memkit.cards import CAP_VARIABLE, MIN_CAPABILITY, gpu_cap_bytes, matrix_dtypes
 from memkit.units import GIB, Printable, aligned_table, format_bytes, on_page
 
-OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 13)
+OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 14)
 OLDEST_IPYWIDGETS = (8, 1)
 OLDEST_PYTHON = (3, 11)
 WANTED_RAM_BYTES = 4 * GIB
@@ -167,8 +167,8 @@ def _torch_finding(gpu: Gpu | None) -> tuple[Finding, bool]:
         return Finding("torch", "not installed", "missing", advice), False
     found = f"{version.split('+')[0]}, {backend or 'CPU build'}"
     span = f"{OLDEST_TORCH[0]}.{OLDEST_TORCH[1]} to {NEWEST_TORCH[0]}.{NEWEST_TORCH[1]}"
-    if not OLDEST_TORCH <= version_numbers(version) <= NEWEST_TORCH:
-        verdict = "untested"
+    if version_numbers(version) < OLDEST_TORCH:
+        verdict = "old"
         advice = f"This book's byte counts hold for torch {span}; install one of them."
     elif gpu is not None and backend is None:
         verdict = "CPU only"
@@ -176,6 +176,9 @@ def _torch_finding(gpu: Gpu | None) -> tuple[Finding, bool]:
     elif backend and backend.startswith("rocm"):
         verdict = "untested"
         advice = "torch for ROCm calls an AMD card cuda; this book is not tested there."
+    elif version_numbers(version) > NEWEST_TORCH:
+        verdict = "newer"
+        advice = f"The book is tested with torch {span}: with yours its cells run, and a byte count may differ."
     else:
         verdict, advice = "ok", ""
     return Finding("torch", found, verdict, advice), backend is not None

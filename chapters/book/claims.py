@@ -57,7 +57,7 @@ CHAPTERS = {
     "04_activation_recomputation": ("F",),
     "05_gradient_accumulation": ("G",),
     "06_fp8_training": ("H",),
-    "07_measuring_and_oom": ("I",),
+    "07_my_job_died": ("I",),
     "08_smaller_states": ("K", "C348-C366", "M"),
     "09_many_gpus": ("J",),
     "10_make_it_fit": ("O", "P"),

@@ -469,6 +469,9 @@ def pretend_cuda(make_card: Callable[[], Card] = Card) -> Iterator[Card]:
         ]
         stand_ins += [
             (torch.cuda, "device", nullcontext),  # a class, as libraries annotate with it
+            (torch.cuda, "device_of", nullcontext),
+            # An LSTM would have its weights laid side by side by the real cuDNN.
+            (torch.backends.cudnn, "is_acceptable", lambda *_: False),
             # An optimizer's step asks whether a graph is captured; a CUDA build without a driver fails there.
             (torch.accelerator, "current_accelerator", lambda *_, **__: None),
             (torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state()),

@@ -100,9 +100,44 @@ SET_TO_NONE = Change(
     name="zero_grad(set_to_none=True)",
     touches="kept_gradients",
     program="set_to_none",
+    kind="zero_grad",
     comes_first=True,
     to_setup=lambda setup: replace(setup, sets_grads_to_none=True),
     why="gradients go after the optimizer's step instead of standing through the next forward",
+)
+ZERO_GRAD_AFTER_STEP = Change(
+    name="optimizer.zero_grad() right after optimizer.step()",
+    touches="last_gradients",
+    program="zero_grad_after_step",
+    kind="zero_grad",
+    comes_first=True,
+    why="it comes after the next forward now, so that the last step's gradients stand through that",
+)
+DEL_OUTPUTS = Change(
+    name="del outputs",
+    touches="last_outputs",
+    program="del_outputs",
+    comes_first=True,
+    why="a name holds what the model returned until it is bound anew, which is after the next forward",
+)
+WITHOUT_CACHE = Change(
+    name="model.config.use_cache = False",
+    touches="last_outputs",
+    program="without_cache",
+    comes_first=True,
+    why="training has no use for the keys and values that the model returns with its outputs",
+)
+LOADED_TO_HOST = Change(
+    name='torch.load(..., map_location="cpu")',
+    program="loaded_to_host",
+    comes_first=True,
+    why="a checkpoint comes back to where it was saved, beside the model that it is copied into, until no name has it",
+)
+ARGMAX_LOGITS = Change(
+    name="Trainer(..., preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1))",
+    program="argmax_logits",
+    comes_first=True,
+    why="an evaluation keeps all logits on the card until it ends; compute_metrics then gets words in their place",
 )
 NO_GRAD = Change(
     name="torch.no_grad() around the forward",
@@ -135,6 +170,8 @@ FOR_LOOP = Change(
 )
 CHANGES = (
     SET_TO_NONE,
+    ZERO_GRAD_AFTER_STEP,
+    DEL_OUTPUTS,
     NO_GRAD,
     Change(
         name="flash attention",

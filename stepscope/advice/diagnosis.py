@@ -147,6 +147,11 @@ def held_at_peak(events: Events, live: Events, has_failed: bool, has_parts: bool
     def held(is_meant: Callable[[Event], bool]) -> int:
         return sum(event.num_bytes for event in live if is_meant(event))
 
+    now = max((event.step for event in live), default=0)
+
+    def is_of_last_step(event: Event) -> bool:
+        return event.phase not in BEFORE_THE_STEPS and event.step < now
+
     large = 4 * MIN_8BIT_VALUES  # in float32
     return {
         "activations": held(lambda e: e.part == "activations" and "backward" in phases),
@@ -154,6 +159,9 @@ def held_at_peak(events: Events, live: Events, has_failed: bool, has_parts: bool
         "step_scratch": held(lambda e: e.part == "temporary" and e.phase == "optimizer"),
         # they stand through the next forward too
         "kept_gradients": held(lambda e: e.part == "gradients" and e.block in kept),
+        "last_gradients": held(lambda e: e.part == "gradients" and is_of_last_step(e)),
+        # what a step has made and no step keeps
+        "last_outputs": held(lambda e: e.part not in KEPT_PARTS and is_of_last_step(e)),
         "unwanted_graph": held(lambda e: e.block in graphs),
     }
 

@@ -25,7 +25,7 @@ from memkit.timeline import Instant
 from memkit.units import round_up
 from stepscope.experts import num_experts_of
 from stepscope.formula import host_bytes, job_state_bytes, job_state_ledger
-from stepscope.optimizers import is_paged, is_quantized
+from stepscope.optimizers import Quantized, is_paged
 from stepscope.setup import Job, Layout, Place, as_job
 from stepscope.sharding import estimate_sharded, step_traffic
 
@@ -161,7 +161,11 @@ def passes_of(setup: Job) -> float:
     [2.09, 2.86]
     """
     strategy, model = setup.recomputation, setup.model
-    adapter = setup.adapter and replace(setup.adapter, base="as loaded")
+    adapter = setup.adapter
+    if (
+        adapter and not strategy.saved_ops
+    ):  # a policy that saves products saves none of 4-bit weights
+        adapter = replace(adapter, base="as loaded")
     one = one_sequence(setup, precision=PURE_BF16, device="cpu", adapter=adapter)
     is_plain = strategy.scope == "blocks" and strategy.stops_early and not strategy.saved_ops
     if not is_plain or len(model.blocks_by_kind) > 1:
@@ -388,17 +392,18 @@ class TrainingPlan:
     def gives_up(self) -> tuple[str, ...]:
         """Which of ``FACTORS``, in that order."""
         setup, precision, record = self.setup, self.setup.precision, self.setup.optimizer.record
-        is_full, in_few_bits = not setup.adapter, is_quantized(record)
+        is_full = not setup.adapter
         keeps_all = precision.master_dtype or precision.remainder_dtype
         rounds = is_full and is_narrow(precision.weight_dtype) and not keeps_all
         moments = (s.dtype or precision.moment_dtype for s in record.states if s.is_moment)
-        narrow_states = not in_few_bits and any(map(is_narrow, moments))
+        bits = {state.bits for state in record.states if isinstance(state, Quantized)}
+        narrow_states = not bits and any(map(is_narrow, moments))
         given = {
             AT_RANDOM: rounds and self.rounds_at_random,
             ROUNDED: rounds and not self.rounds_at_random,
             SUMMED: is_full and self.sums_narrow,
-            IN_8_BITS: in_few_bits and "4-bit" not in record.name,
-            IN_4_BITS: in_few_bits and "4-bit" in record.name,
+            IN_8_BITS: 8 in bits,
+            IN_4_BITS: 4 in bits,
             NARROW_STATES: is_full and narrow_states,
             NOT_CLIPPED: setup.place == Place.IN_BACKWARD,
             ADAPTERS_ONLY: not is_full,

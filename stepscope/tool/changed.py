@@ -1,8 +1,8 @@
 """A program with one change made to it from outside, so that it can be traced or measured a second time.
 
 ``changed_build(build, name)`` runs the same code: an optimizer is told to step otherwise, the blocks of a module
-list run in a checkpoint, gradients are off, a script's batches are half as large. What cannot be done from outside
-(other states) has no name here.
+list run in a checkpoint, gradients are off, a script's batches are half as large, a name is let go. What cannot be
+done from outside (other states) has no name here.
 
 ``on_its_worst`` is for ``stepscope report train.py --batches 500``. A run is followed for two steps; what ends it may
 be the one long batch of its fortieth. A step is not traced for each batch: at the first step the DataLoader that fed
@@ -10,6 +10,7 @@ it hands out the rest alone, only shapes are kept, and the script trains on the 
 """
 
 import copy
+import ctypes
 import re
 import sys
 import weakref
@@ -19,20 +20,43 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from math import prod
+from pathlib import Path
+from types import FrameType
 from unittest.mock import patch
 
 import torch
-from torch import nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+    register_module_module_registration_hook,
+)
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.weak import WeakIdKeyDictionary
 
 from memkit.program.hooks import tensors_in
 from memkit.program.transformer import class_of
 from memkit.units import as_one_of
+from stepscope.advice.changes import DEL_OUTPUTS, Change
 from stepscope.optimizers import OPTIMIZERS
 from stepscope.tool.script import Script
+from stepscope.tracing.refusals import (
+    KIT_HOME,
+    LIBRARY_HOME,
+    OWN_HOME,
+    STANDARD_HOME,
+    own_line,
+    values_of,
+)
+
+LIBRARIES = LIBRARY_HOME, STANDARD_HOME, OWN_HOME, KIT_HOME, "<"
+"""How the files of functions begin that are not the program's own."""
 
 BATCH_OPTION = re.compile(r"-b|(?!.*(?:eval|test|val))-*[\w.-]*batch[-_]?size")
 """What scripts call the size of a training batch on their command lines."""
@@ -156,7 +180,7 @@ def _eight_bit_adam() -> Iterator[Callable[[], None]]:
 def _blocks_checkpointed() -> Iterator[Callable[[], None]]:
     """The blocks that repeat run again in the backward; a Hugging Face model is asked to do so itself."""
     seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-    handle = nn.modules.module.register_module_module_registration_hook(
+    handle = register_module_module_registration_hook(
         lambda parent, name, child: seen.update(m for m in (parent, child) if m is not None)
     )
     try:
@@ -185,6 +209,161 @@ def _checkpoint(modules: list[nn.Module]) -> None:
                 block.forward = partial(checkpoint, block.forward, **choices)
 
 
+class KeptOutputs:
+    """Names of the program's own functions that still hold what a model returned when the next training call begins.
+
+    ``outputs = model(batch)`` binds the name anew when the model has returned, so that the last outputs stand through
+    the whole forward. With ``lets_go`` they are let go before it, as by ``del outputs`` at the end of the loop's body.
+    ``names`` are those that held more than one number, in their order, and the line of the call.
+    """
+
+    def __init__(self, lets_go: bool = False):
+        self.lets_go, self.names = lets_go, {}
+        self.outermost, self.outputs = None, WeakIdKeyDictionary()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While the steps run."""
+        handles = (
+            register_module_forward_pre_hook(self.before),
+            register_module_forward_hook(self.after),
+        )
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    @property
+    def cure(self) -> Change:
+        """What to write, with the names and the line of the call."""
+        names, (*_, line) = ", ".join(self.names), self.names.values()
+        return replace(DEL_OUTPUTS, name=f"del {names} at the end of the step, before {line}")
+
+    def before(self, module: nn.Module, args: tuple) -> None:
+        """A module is called; of the outermost one that trains, the names in its callers are looked at."""
+        if self.outermost is not None:
+            return
+        self.outermost = module
+        if torch.is_grad_enabled():
+            frame = sys._getframe(1)
+            while frame is not None:
+                if not frame.f_code.co_filename.startswith(LIBRARIES):
+                    self.look_at(frame)
+                frame = frame.f_back
+
+    def after(self, module: nn.Module, args: tuple, out: object) -> None:
+        """A module returns; the outermost one, or one that was called before this was watched."""
+        if self.outermost not in (None, module):
+            return
+        self.outermost = None
+        if torch.is_grad_enabled():
+            tensors = tensors_in(dict(out) if isinstance(out, Mapping) else out)
+            self.outputs = WeakIdKeyDictionary(dict.fromkeys(tensors))
+
+    def look_at(self, frame: FrameType) -> None:
+        """The names of one frame."""
+        held = [name for name, value in values_of(frame).items() if self.is_output(value)]
+        for name in held:
+            self.names[name] = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        if held and self.lets_go:
+            frame.f_locals.update(dict.fromkeys(held))
+            if sys.version_info < (3, 13):
+                # from the copy to the function's own; what is in neither stays as it is
+                ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+            values_of(frame)
+
+    def is_output(self, value: object) -> bool:
+        """Whether a name holds outputs of the last call, and more than one number."""
+        if not isinstance(value, (Tensor, tuple, Mapping)):
+            return False
+        tensors = list(tensors_in(dict(value) if isinstance(value, Mapping) else value))
+        is_large = any(tensor.numel() > 1 for tensor in tensors)
+        return is_large and all(tensor in self.outputs for tensor in tensors)
+
+
+@contextmanager
+def _without_cache() -> Iterator[Callable[[], None]]:
+    """No Hugging Face model returns keys and values in training."""
+    configs: list = []
+    handle = register_module_module_registration_hook(
+        lambda parent, name, child: configs.extend(configs_with_cache(parent))
+    )
+
+    def made():
+        if not configs:
+            raise ValueError("no model that returns a cache")
+        for config in configs:
+            config.use_cache = False
+
+    try:
+        yield made
+    finally:
+        handle.remove()
+
+
+def configs_with_cache(module: nn.Module) -> list:
+    """The configuration of a Hugging Face model that returns its keys and values."""
+    config = getattr(module, "config", None)
+    return [config] if getattr(config, "use_cache", None) is True else []
+
+
+@contextmanager
+def _argmax_logits() -> Iterator[Callable[[], None]]:
+    """A ``Trainer`` keeps of its evaluation's logits the likeliest word."""
+    trainer = getattr(sys.modules.get("transformers.trainer"), "Trainer", None)
+    if trainer is None:
+        raise ValueError("no Trainer of transformers'")
+    plain = trainer.__init__
+
+    def likeliest(logits, labels):
+        return (logits[0] if isinstance(logits, tuple) else logits).argmax(-1)
+
+    def init(trainer, *args, **kwargs):
+        plain(trainer, *args, **kwargs)
+        trainer.preprocess_logits_for_metrics = trainer.preprocess_logits_for_metrics or likeliest
+
+    with patch.object(trainer, "__init__", init):
+        yield lambda: None
+
+
+@contextmanager
+def loads_noted(lines: dict[str, None]) -> Iterator[None]:
+    """The program's lines at which ``torch.load`` puts tensors on the card, as saved or as it is told."""
+    plain = torch.load
+
+    def load(*args, **kwargs):
+        loaded = plain(*args, **kwargs)
+        if any(tensor.device.type != "cpu" for tensor in tensors_in(loaded)):
+            lines[own_line()] = None
+        return loaded
+
+    with patch.object(torch, "load", load):
+        yield
+
+
+@contextmanager
+def _loaded_to_host() -> Iterator[Callable[[], None]]:
+    """``torch.load`` puts what it reads into the host's memory, wherever it was saved."""
+    plain = torch.load
+
+    def load(file, map_location=None, *args, **kwargs):
+        return plain(file, "cpu", *args, **kwargs)
+
+    with patch.object(torch, "load", load):
+        yield lambda: None
+
+
+@contextmanager
+def _zero_grad_after_step() -> Iterator[None]:
+    """Gradients are let go when the optimizer has stepped."""
+    handle = register_optimizer_step_post_hook(lambda optimizer, *_: optimizer.zero_grad())
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 def _repeats(blocks: nn.Module) -> bool:
     kinds = [type(block) for block in blocks]
     return len(kinds) > 1 and len(set(kinds)) == 1 and any(True for _ in blocks[0].parameters())
@@ -197,6 +376,11 @@ PROGRAM_CHANGES = {
         nothing_to_do,
         partial(_zero_grad_as, lambda plain: lambda owner, *_, **__: plain(owner)),
     ),
+    "zero_grad_after_step": (nothing_to_do, _zero_grad_after_step),
+    "del_outputs": (nothing_to_do, lambda: KeptOutputs(lets_go=True).watching()),
+    "without_cache": (_without_cache, nullcontext),
+    "argmax_logits": (_argmax_logits, nullcontext),
+    "loaded_to_host": (_loaded_to_host, nullcontext),
     "no_grad": (nothing_to_do, torch.no_grad),
     "checkpointed": (_blocks_checkpointed, nullcontext),
     "eight_bit": (_eight_bit_adam, nullcontext),

@@ -1,11 +1,16 @@
-"""The command line: ``stepscope report``, ``fit``, ``list`` and ``snapshot``.
+"""The command line: ``stepscope why``, ``report``, ``fit``, ``list`` and ``snapshot``.
 
+    stepscope why [FILE | -]                   the message, traceback or log of a run that died, or what
+                                            torch.cuda.memory_summary() prints, from a file or piped in: who held
+                                            the card, in which phase, by which line, what to type first; a recording
+                                            goes on to snapshot
     stepscope report my_module.py:build        the step that build() returns, traced without a GPU
     stepscope report train.py -- --lr 1e-3  a training script as "python train.py --lr 1e-3" runs it, until its second
                                             step; --assume train.py:41=128: what only values could say on that line
     stepscope report train.ipynb               a notebook, all cells in order; %pip, !ls and their like are left out
     stepscope report train.py --batches 500    its DataLoader hands out 500 batches alone, and the worst is traced
-    stepscope report train.py --until eval     on through its first evaluation; the epoch before it is cut short
+    stepscope report train.py --until eval     on through its first evaluation; the epoch before it is cut short;
+                                            what it keeps of each batch, and in which name
     stepscope report train.py --vary N --card CARD -- --batch-size N
                                             the largest N that fits the card, plain and recomputed;
                                             with --batches, on the worst batch of each N
@@ -23,8 +28,8 @@ A report leaves the disk as it found it: what a program writes, moves or removes
 program that starts others, or writes past Python, is refused; it can leave that out where os.environ has
 STEPSCOPE_REPORT.
 
-Every command takes ``--json`` (the result as JSON) and ``--fail-above 22GiB`` for a CI job. It is compared with the
-bytes expected on the card (report), the plan's peak (fit), or the peak of reserved bytes (snapshot).
+Every command takes ``--json`` (the result as JSON), and all but why ``--fail-above 22GiB`` for a CI job. It is
+compared with the bytes expected on the card (report), the plan's peak (fit), or the peak of reserved bytes (snapshot).
 
 Exit codes: 0 done; 1 above --fail-above, or no plan fits; 2 an argument, a file or a program that cannot be used, said
 in one line; 130 stopped by Ctrl-C.
@@ -138,8 +143,9 @@ def parser(description: str) -> OneLineParser:
     """The arguments of every command; ``description`` is the text of ``--help``, exit codes at its end."""
     doc, _, codes = description.replace("``", "").partition("Exit codes:")
     codes = f"Exit codes:{codes}"
-    shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument("--json", action="store_true", help="print the result as JSON")
+    as_json = argparse.ArgumentParser(add_help=False)
+    as_json.add_argument("--json", action="store_true", help="print the result as JSON")
+    shared = argparse.ArgumentParser(add_help=False, parents=[as_json])
     limit = "exit 1 above this, such as 22GiB"
     shared.add_argument("--fail-above", metavar="SIZE", type=bytes_in, help=limit)
     raw = argparse.RawDescriptionHelpFormatter
@@ -148,6 +154,12 @@ def parser(description: str) -> OneLineParser:
     commands = main.add_subparsers(dest="command", required=True)
     kind = {"parents": [shared], "epilog": codes}
     number = {"type": number_in, "metavar": "N"}
+
+    words = "a job died: who held the card, in which phase, by which line"
+    why = commands.add_parser("why", help=words, parents=[as_json], epilog=codes)
+    why.set_defaults(fail_above=None, device=None)
+    words = "its message, traceback or log, or a recording; what is piped or typed in, without a name or with -"
+    why.add_argument("file", nargs="?", default="-", help=words)
 
     add = commands.add_parser("report", help="a program, traced without a GPU", **kind).add_argument
     words = "build() makes model and optimizer and returns the step; or a script, with its arguments after --; "

@@ -23,6 +23,7 @@ from stepscope.planner.code import code_of
 from stepscope.planner.search import find_plans
 from stepscope.setup import AdapterConfig, linear_layers
 from stepscope.tracing.scratch_disk import on_scratch_disk, unsealed
+from stepscope.why.answer import why_it_died
 
 MOST = 2**16
 """No larger number is tried."""
@@ -376,7 +377,28 @@ def snapshot_command(options: argparse.Namespace) -> Found:
     return page.result.peak_reserved_bytes, str(page), data
 
 
+SNAPSHOTS = b"\x80", b"\x1f\x8b", b"{"
+"""How a pickle, a compressed file and JSON begin, which no log does."""
+
+
+def why_command(options: argparse.Namespace) -> Found:
+    """``stepscope why``: a text, from a file or from what is piped or typed in; a snapshot goes on to ``snapshot``."""
+    if options.file == "-":
+        if sys.stdin.isatty():
+            print("Paste the text, then Ctrl-D on a line of its own:", file=sys.stderr)
+        content = sys.stdin.buffer.read()
+    elif not Path(options.file).is_file():
+        raise ValueError(f"{options.file!r} is no file")
+    else:
+        content = Path(options.file).read_bytes()
+        if content.startswith(SNAPSHOTS):
+            return snapshot_command(options)
+    answer = why_it_died(content.decode("utf-8", "replace"))
+    return 0, str(answer), answer.as_data()
+
+
 COMMANDS = {
+    "why": why_command,
     "report": report_command,
     "fit": fit_command,
     "list": list_command,

@@ -5,9 +5,11 @@ time: only what was traced again is promised.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
+from torch.nn.modules.module import register_module_module_registration_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from memkit.cards import CARDS, Card
@@ -15,8 +17,12 @@ from memkit.fit import Fit, fit_on
 from memkit.timeline import MemoryTimeline
 from memkit.units import aligned_table, format_bytes
 from stepscope.advice.changes import (
+    ARGMAX_LOGITS,
+    DEL_OUTPUTS,
     EIGHT_BIT,
     HALF_BATCH,
+    LOADED_TO_HOST,
+    WITHOUT_CACHE,
     Change,
     Effect,
     best_of_each_kind,
@@ -32,15 +38,18 @@ from stepscope.advice.diagnosis import (
 from stepscope.advice.left_out import LeftOut, fits_of, left_out_in_words, left_out_of
 from stepscope.allocator.replay import Replay, replay_trace
 from stepscope.tool.changed import (
+    KeptOutputs,
     Loaders,
     changed_build,
+    configs_with_cache,
     difference,
     half_batch_option,
+    loads_noted,
     on_its_worst,
     watched,
 )
 from stepscope.tool.script import Script
-from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE
+from stepscope.tracing.log import ABOUT_NUMBER, KEPT_FOR_METRICS, OWN_LINE
 from stepscope.tracing.trace import trace_script
 
 STEPS_OF_A_LEAK = 4
@@ -110,7 +119,8 @@ class Report:
         if copied := self.trace.provenance.get("copies of the weights"):
             said.append(
                 f"Of the weights {copied} are a second set, of the trained ones' sizes, "
-                "that nobody trains: an average's, as EMA keeps it, a target or a reference model, or gathered copies."
+                "that nobody trains: an average's, as EMA keeps it, a target or a reference model, a checkpoint "
+                "that a name keeps, or gathered copies."
             )
         about = filter(None, self.trace.provenance.get(ABOUT_NUMBER, "").split("\n"))
         said += [f"About this number: {words}." for words in about]
@@ -179,14 +189,21 @@ def report_on(
 
     say(f"tracing {steps} steps of {name}")
     optimizers: set[str] = set()
-    counted = register_optimizer_step_post_hook(
-        lambda optimizer, *_: optimizers.add(type(optimizer).__name__)
-    )
+    kept, with_cache, loads = KeptOutputs(), [], {}
     is_watched = isinstance(build, Script) and not num_batches
-    try:
+    with ExitStack() as watches:
+        for handle in (
+            register_optimizer_step_post_hook(
+                lambda optimizer, *_: optimizers.add(type(optimizer).__name__)
+            ),
+            register_module_module_registration_hook(
+                lambda parent, *_: with_cache.extend(configs_with_cache(parent))
+            ),
+        ):
+            watches.callback(handle.remove)
+        watches.enter_context(kept.watching())
+        watches.enter_context(loads_noted(loads))
         trace = traced(watched(build, loaders) if is_watched else build)
-    finally:
-        counted.remove()
     replay, left_out = replay_trace(trace), left_out_of(trace)
     report = Report(
         name=name,
@@ -202,8 +219,17 @@ def report_on(
     report = replace(report, page=replace(page, growing=grown(page, traced, build, steps, say)))
     begin(report.details)
     cures = [cure for cure in page.cures if cure is not EIGHT_BIT or optimizers & {"Adam", "AdamW"}]
-    if HALF_BATCH not in cures:  # what everybody tries first is traced in any case
-        cures.insert(0, HALF_BATCH)
+    if DEL_OUTPUTS in cures:  # the name that holds them, and a cache among them
+        place = cures.index(DEL_OUTPUTS)
+        named = [kept.cure] if kept.names else []
+        cures[place : place + 1] = [*named, *[WITHOUT_CACHE] * bool(with_cache)]
+    first = [HALF_BATCH] if HALF_BATCH not in cures else []  # what everybody tries first
+    if loads:
+        name = f"{LOADED_TO_HOST.name} in {', '.join(loads)}"
+        first.append(replace(LOADED_TO_HOST, name=name))
+    if KEPT_FOR_METRICS in trace.provenance:
+        first.append(ARGMAX_LOGITS)
+    cures = [*first, *cures]
     known = *page.changes, *verified(script, cures, page.peak_reserved_bytes, trace_of, say)
     return replace(report, changes=tuple(best_of_each_kind(helpful(known), NUM_CHANGES)))
 

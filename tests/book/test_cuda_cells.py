@@ -95,7 +95,7 @@ def test_the_cells_that_need_a_card_are_there():
     assert set(NEEDS_A_CARD) <= {parameter.id for parameter in IN_CHAPTERS}
 
 
-@pytest.mark.parametrize("number", ["01", "02", "03", "04", "05", "06", "08", "10", "12"])
+@pytest.mark.parametrize("number", ["01", "02", "03", "04", "05", "06", "07", "08", "10", "12"])
 def test_a_chapter_measures_in_its_body_and_shows_a_published_run_without_a_card(number):
     cells = cells_of(next(CHAPTERS.glob(f"{number}_*.ipynb")))
     [cell] = [
@@ -116,9 +116,7 @@ def test_a_chapter_measures_in_its_body_and_shows_a_published_run_without_a_card
         "assert " in "".join(cell["source"]) and "nbval-ignore-output" in cell["metadata"]["tags"]
     )
     printed = "".join("".join(output.get("text", "")) for output in cell["outputs"])
-    assert len(cell["source"]) <= 29 and any(
-        card in printed for card in ("B200", "H100", "A100", "Measured on a card")
-    )
+    assert any(card in printed for card in ("B200", "H100", "A100", "Measured on a card"))
 
 
 @pytest.mark.parametrize("path, cell_id", [case for case in IN_CHAPTERS if "-card-" in case.id])
@@ -196,6 +194,18 @@ MISTAKES = {
         "card-pieces",
         "grad_accum_steps=micro_batches",
         "grad_accum_steps=1",
+    ),
+    "another attention": (
+        "07",
+        "card-died",
+        "training_build(setup_now)",
+        'training_build(replace(setup, attention="flash"))',
+    ),
+    "the first step is measured": (
+        "07",
+        "card-died",
+        "        step()  # cuBLAS's workspaces and the optimizer's states are there now\n",
+        "",
     ),
     "gradients are kept": ("08", "card-states", "        optimizer.zero_grad()\n", ""),
     "states of 16 bits": (

@@ -224,9 +224,7 @@ def test_with_stored_scores_the_rule_holds_below_the_vocabulary():
         errors[model.num_heads * length < model.vocab_size].append(abs(error))
     assert max(errors[True]) < 0.01 and max(errors[False]) > 0.05
     told = texts_of("01")["further-rule"]
-    assert (
-        "while heads times tokens of a sequence are fewer than the words of the vocabulary" in told
-    )
+    assert "heads times tokens" in told and "vocabulary" in told
 
 
 def test_a_late_zero_grad_adds_the_gradients_to_the_forward():
@@ -256,7 +254,7 @@ def test_a_loop_of_adamw_takes_two_of_the_largest_tensor():
     assert estimate_memory(setup).for_step(2).at("optimizer peak").temporary == pytest.approx(
         2 * largest, rel=0.001
     )
-    assert "# one at a time: twice the largest tensor, and slow" in texts_of("01")["zero-grad-read"]
+    assert "twice the largest tensor" in texts_of("01")["zero-grad-read"]
 
 
 def test_what_a_gradient_takes_by_recipe():

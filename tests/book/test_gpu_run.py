@@ -284,7 +284,8 @@ def linked(folder: Path, *wanted: str) -> None:
                 if "extra ==" not in line
             ]
             for top in {file.parts[0] for file in found.files} - {"..", "__pycache__"}:
-                (folder / top).symlink_to(found.locate_file(top))
+                if not (folder / top).is_symlink():  # a CUDA build's libraries share a folder
+                    (folder / top).symlink_to(found.locate_file(top))
 
 
 WITH_LITTLE = """

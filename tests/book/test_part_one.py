@@ -10,10 +10,10 @@ import pytest
 from cells import CHAPTERS, ROOT, cells_of
 from run_notebooks import run_chapter
 
-from dev.notebooks import LESSONS, notebooks, place_of
+from dev.notebooks import PART_ONE, notebooks, place_of
 
 SAID = "stepscope is not there"
-PART_ONE = [path for path in notebooks() if path.name[:2] in LESSONS]
+LESSONS = [path for path in notebooks() if path.name[:2] in PART_ONE]
 SETUP_AND_EXERCISES = """
 import sys
 from importlib import import_module
@@ -42,7 +42,7 @@ def run(folder: Path, chapter: Path) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("chapter", PART_ONE, ids=place_of)
+@pytest.mark.parametrize("chapter", LESSONS, ids=place_of)
 def test_a_chapter_begins_and_is_checked_without_stepscope(without_stepscope, chapter):
     assert not any(
         "stepscope" in "".join(cell["source"])
@@ -60,6 +60,6 @@ def test_this_would_be_noticed(without_stepscope):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("chapter", PART_ONE, ids=place_of)
+@pytest.mark.parametrize("chapter", LESSONS, ids=place_of)
 def test_a_chapter_runs_without_stepscope(without_stepscope, chapter):
     run_chapter(Path(shutil.copy(chapter, without_stepscope)))

@@ -46,7 +46,7 @@ def test_play_walks_through_the_story(page, lab):
 
 
 def test_the_chapter_runs_from_top_to_bottom(page, lab, artefacts):
-    chapter = "chapters/07_measuring_and_oom.ipynb"
+    chapter = "chapters/07_my_job_died.ipynb"
     open_and_run(page, lab, chapter, wait_for=f"{PANEL}:has(select)", seconds=240)
     panel = page.locator(PANEL, has=page.get_by_role("combobox", name="Story")).first
     panel.scroll_into_view_if_needed()

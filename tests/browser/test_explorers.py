@@ -1,7 +1,9 @@
 """The panels as a reader meets them: JupyterLab or Notebook 7, a real browser, the keyboard."""
 
 import io
+import os
 import re
+import signal
 
 import numpy as np
 import pytest
@@ -118,10 +120,12 @@ def test_a_panel_whose_kernel_has_died_says_so(page, lab, artefacts):
     """Oracle: the process itself is killed, as the kernel of a machine without memory is."""
     from playwright.sync_api import expect
 
-    die = "import os, signal, threading; threading.Timer(5, os.kill, (os.getpid(), signal.SIGKILL)).start()"
-    write_notebook(lab["folder"] / "dying.ipynb", EXPLORER, die)
+    number = lab["folder"] / "kernel.pid"
+    tell = f"import os, pathlib; pathlib.Path({str(number)!r}).write_text(str(os.getpid()))"
+    write_notebook(lab["folder"] / "dying.ipynb", tell, EXPLORER)
     open_and_run(page, lab, "dying.ipynb", "lab")
     panel = page.locator(".memkit-panel").first
+    os.kill(int(number.read_text()), signal.SIGKILL)
     expect(panel).to_have_class(re.compile("jupyter-widgets-disconnected"))
     told = panel.evaluate("e => getComputedStyle(e, '::after').content")
     assert told == '"The kernel has stopped, so nothing here answers. Run the cells again."'

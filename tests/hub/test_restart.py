@@ -51,4 +51,4 @@ def test_only_the_proxy_of_a_hub_that_is_gone_is_ended(tmp_path, started):
         end_orphaned_proxy(tmp_path)
         assert proxy.poll() is None, "its hub lives"
     end_orphaned_proxy(tmp_path)
-    assert proxy.wait(timeout=10) is not None
+    assert proxy.wait(timeout=100) is not None

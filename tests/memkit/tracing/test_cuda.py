@@ -2,6 +2,7 @@
 
 import functools
 import re
+import warnings
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -304,6 +305,24 @@ def test_a_cuda_build_without_a_driver_traces_as_a_cpu_build_does(monkeypatch):
     monkeypatch.setattr(torch._C, "_accelerator_getAccelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch._C, "_accelerator_getDeviceIndex", refused)
     assert trace_memory(build).peak == peak
+
+
+def test_what_would_ask_the_driver_is_traced_in_every_build():
+    """``device_of`` sets a number in the driver, and an LSTM's weights are laid side by side by cuDNN."""
+
+    def of_its_card():
+        x = torch.ones(256, device="cuda")
+        with torch.cuda.device_of(x):
+            return x + 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # "PyTorch was compiled without cuDNN"
+        peak = trace_memory(lambda: of_its_card).peak_bytes
+        lstm = trace_memory(
+            lambda: functools.partial(len, nn.LSTM(8, 8, device="cuda")._flat_weights)
+        )
+    assert peak == 2 * 1024
+    assert lstm.peak_bytes == 2 * 4 * 32 * 8 + 2 * 512  # two matrices of 32 x 8, two vectors of 32
 
 
 def test_a_weight_made_of_data_is_a_leaf_and_counted():

@@ -8,7 +8,7 @@ from memkit.cards import CARDS
 from memkit.formula.parameters import count_parameters
 from memkit.models import LLAMA_2_7B
 from memkit.recipes import AUTOCAST_BF16, FP32, FUSED_ADAMW, PURE_BF16, OptimizerConfig
-from memkit.strategies import FULL, every, groups, sequential
+from memkit.strategies import FULL, SAVE_PRODUCTS, every, groups, sequential
 from stepscope.experts import QWEN_3_30B_A3B
 from stepscope.optimizers import OPTIMIZERS
 from stepscope.planner.plan import seconds_by_term
@@ -111,6 +111,18 @@ def test_qlora_unpacks_its_weights_in_every_pass_of_every_micro_batch():
     assert 2 < passes < 2.2
     assert four["passes"] == plain["passes"] and set(plain) == {"passes"}
     assert four["unpacking"] == pytest.approx(STEPS * passes * P * (0.5 + 2) / HBM, rel=0.01)
+
+
+def test_a_policy_that_saves_products_saves_none_of_4_bit_weights():
+    """All of a block runs again but its last product, where the recomputation stops: 2 FLOPs a weight and token."""
+    short = {"seq_len": 512, "recomputation": SAVE_PRODUCTS}  # attention is 2 % of it
+    lora = AdapterConfig(rank=16, targets=("query",))
+    four = replace(lora, base="nf4")
+    plain = terms(adapter=four, seq_len=512)["passes"]
+    assert terms(adapter=lora, **short)["passes"] == plain
+    weights = P - 2 * HEAD - 32 * 4096 * 11_008
+    again = terms(adapter=four, **short)["passes"] - plain
+    assert again == pytest.approx(2 * weights * 512 * STEPS / TENSOR, rel=0.03)
 
 
 def test_paged_states_come_and_go_in_every_step():

@@ -1,0 +1,142 @@
+"""The emergency table: how a job died, what that mostly is, and what to type first.
+
+The book prints these rows in chapter 07, and ``stepscope why`` names one of them.
+"""
+
+from dataclasses import dataclass
+from textwrap import fill
+
+from memkit.units import PAGE_COLUMNS, Text, html_table
+
+INDENTED = {"initial_indent": "    ", "subsequent_indent": "      "}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to die: when it does, what that mostly is, what to type first, and the chapter that tells more."""
+
+    dies: str
+    cause: str
+    first: str
+    chapter: str
+
+
+EMERGENCY = {
+    "neighbour": Row(
+        'at once; the message has "Process N has ... in use"',
+        "another process holds the card, often your own dead kernel",
+        "nvidia-smi, end it by its number; or CUDA_VISIBLE_DEVICES for another card",
+        "07",
+    ),
+    "loading": Row(
+        "while the model is loaded",
+        "two copies of the weights stand there, or they are float32",
+        'torch.load(file, map_location="cpu", mmap=True); from_pretrained(..., dtype=torch.bfloat16)',
+        "08, 12",
+    ),
+    "forward": Row(
+        "in the forward of the first step",
+        "activations",
+        'attn_implementation="sdpa"; model.gradient_checkpointing_enable(); half the batch, accumulated twice',
+        "04",
+    ),
+    "backward": Row(
+        "in the loss, or in .backward()",
+        "the logits, up to three times: as they are, in float32, and their gradient",
+        "the loss in pieces: use_liger_kernel=True, or F.linear_cross_entropy; else half the batch, accumulated twice",
+        "10",
+    ),
+    "step": Row(
+        "in optimizer.step(), or in step 2",
+        "the optimizer's states, made in the first step, or its temporaries for all parameters at once",
+        'AdamW(..., fused=True); optim="adamw_bnb_8bit"',
+        "08",
+    ),
+    "compile": Row(
+        "only with torch.compile",
+        "copies on which kernels are tried out, and a pool of memory for each CUDA graph",
+        'torch.compile(mode="default") in place of "max-autotune" or "reduce-overhead"; one shape',
+        "07",
+    ),
+    "evaluation": Row(
+        "at the first evaluation",
+        "the logits of every batch are kept until its end, or a forward keeps a graph, or generate() its cache",
+        "preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1); torch.no_grad(); "
+        "a smaller per_device_eval_batch_size",
+        "07",
+    ),
+    "saving": Row(
+        "when it saves, or when it resumes",
+        "the whole state dict on one card, or a checkpoint on the card beside the model",
+        'torch.load(file, map_location="cpu", mmap=True), then del; a sharded checkpoint',
+        "09",
+    ),
+    "growing": Row(
+        "a little more memory with each step",
+        "a name, a list, a hook or a cycle keeps it",
+        "total += loss.item() in place of loss; stepscope report train.py --steps 6 names the line",
+        "07",
+    ),
+    "longest": Row(
+        "at the same late step in every run",
+        "the longest batch",
+        "stepscope report train.py --batches 500; shorten, or group by length",
+        "07",
+    ),
+    "holes": Row(
+        "at another late step in each run",
+        "what is reserved is in pieces that are too small, or a neighbour grew",
+        "PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before torch 2.9; not beside a "
+        "sleeping vLLM)",
+        "07",
+    ),
+    "card 0": Row(
+        "on card 0 only",
+        "nn.DataParallel gathers there, or every rank loads onto cuda:0",
+        "torchrun --nproc-per-node N train.py with DDP or FSDP; torch.cuda.set_device(local_rank)",
+        "09",
+    ),
+    "engine": Row(
+        "when the engine of an RL run starts or wakes",
+        "its share of the card, not your answers",
+        "vllm_gpu_memory_utilization (vLLM's own: gpu_memory_utilization)",
+        "12",
+    ),
+    "host": Row(
+        "without any message: Killed, 137, -9",
+        "the host's memory ran out, not the card's",
+        "dmesg | grep -i oom; fewer num_workers; load with mmap=True",
+        "12",
+    ),
+    "shared memory": Row(
+        "a worker dies of a Bus error",
+        "/dev/shm is full, in which DataLoader's workers hand batches over",
+        "docker run --shm-size=16g (or --ipc=host); fewer num_workers",
+        "07",
+    ),
+    "outside": Row(
+        "CUDA error: out of memory; ..._ALLOC_FAILED; NCCL's Cuda failure",
+        "no room beside PyTorch's pool, where CUDA, cuBLAS, cuDNN and NCCL take theirs",
+        "leave them 1 to 2 GiB: torch.cuda.set_per_process_memory_fraction(0.92), a smaller batch; nvidia-smi",
+        "07",
+    ),
+}
+"""By a short name, in the order in which a job comes by: start, steps, between the steps, many cards, no message."""
+
+
+def emergency_table() -> Text:
+    """The whole table for a page; as text, each row is a paragraph.
+
+    >>> print("\\n".join(str(emergency_table()).split("\\n")[:2]))
+    at once; the message has "Process N has ... in use"
+        another process holds the card, often your own dead kernel
+    """
+    rows = [("it dies", "it is", "type this first", "chapter")]
+    rows += [(row.dies, row.cause, row.first, row.chapter) for row in EMERGENCY.values()]
+    paragraphs = [
+        "\n".join([dies, *(fill(words, PAGE_COLUMNS, **INDENTED) for words in (cause, first))])
+        for dies, cause, first, _ in rows[1:]
+    ]
+    # sentences, which Jupyter would set at the right as it does numbers
+    table = html_table(rows).replace("<td>", '<td style="text-align:left">')
+    return Text("\n\n".join(paragraphs), f'<div style="overflow-x:auto" tabindex="0">{table}</div>')
