@@ -104,34 +104,39 @@ def wait_until_idle(page: Page, lab: dict, name: str, seconds: int = 180) -> Non
         idle = idle + 1 if _has_idle_kernel(lab, name) else 0
 
 
-SAID = """(panel) => [...panel.querySelectorAll("[role=status]")].map((place) => place.innerText).join("\\n")"""
+SAID = """(panel) => [...panel.querySelectorAll("[role=status]:not(.memkit-more *)")]
+    .map((place) => place.innerText).join("\\n")"""
+
+
+PICTURE = """(panel) => panel.querySelector(".memkit-view svg").id"""
+"""Every picture has an identifier of its own."""
 
 
 def words(panel: Locator) -> str:
-    """What the panel says of its picture, with the advice that comes in a pause."""
+    """What the panel says of its picture; the advice, which comes in a pause, would be taken for a key's answer."""
     return panel.evaluate(SAID)
 
 
-def changed_by(page: Page, panel: Locator, act: Callable[[], object]) -> str:
-    """Do something and wait until the panel's words differ; returns the new words."""
-    before = words(panel)
+def changed_by(page: Page, panel: Locator, act: Callable[[], object], shown: str = SAID) -> str:
+    """Do something and wait until the panel's words, or its ``PICTURE``, differ; returns the new ones."""
+    before = panel.evaluate(shown)
     act()
     page.wait_for_function(
-        f"([panel, before]) => ({SAID})(panel) !== before",
+        f"([panel, before]) => ({shown})(panel) !== before",
         arg=[panel.element_handle(), before],
         polling=50,
     )
-    return words(panel)
+    return panel.evaluate(shown)
 
 
-def press(page: Page, panel: Locator, control: Locator, key: str) -> str:
-    """Focus the control, press the key, wait until the words differ; returns the new words."""
+def press(page: Page, panel: Locator, control: Locator, key: str, shown: str = SAID) -> str:
+    """Focus the control, press the key, wait until the words, or the ``PICTURE``, differ; returns the new ones."""
 
     def act():
         control.focus()
         page.keyboard.press(key)
 
-    return changed_by(page, panel, act)
+    return changed_by(page, panel, act, shown)
 
 
 def _has_idle_kernel(lab: dict, name: str) -> bool:

@@ -4,8 +4,10 @@ import re
 from collections import Counter
 from html import unescape
 from pathlib import Path
+from statistics import fmean
 
 import pytest
+from drawn import labels_of, marks_of
 
 from book.cheat_sheet import JOBS, TECHNIQUES, apply_techniques, sheet_figure, words_of
 from memkit.formula.estimate import estimate_memory
@@ -73,6 +75,24 @@ def test_every_technique_stands_in_the_picture(lines):
     picture = sheet_figure(rows, ("FLOPs", "price", "what one writes", "chapter"), "What is left")
     assert all(technique.name in picture.alt for technique in TECHNIQUES)
     assert all(job in picture.alt for job in JOBS)
+
+
+def test_a_bar_is_as_long_as_its_share_and_those_of_a_line_stand_below_each_other(lines):
+    rows = [(line.technique.name, line.shares, words_of(line)) for line in lines]
+    picture = sheet_figure(rows, ("FLOPs", "price", "what one writes", "chapter"), "What is left")
+    marks, labels = marks_of(picture, "job", "share"), labels_of(picture)
+    assert [mark.data["job"] for mark in marks] == [*JOBS] * len(rows)
+    whole = next(mark.at("width") for mark in marks if float(mark.data["share"]) == 1)
+    shorter = [mark for mark in marks if float(mark.data["share"]) <= 1]
+    assert [mark.at("width") for mark in shorter] == pytest.approx(
+        [whole * float(mark.data["share"]) for mark in shorter], abs=0.1
+    )
+    for row, (name, *_) in enumerate(rows):
+        bars = marks[row * len(JOBS) : (row + 1) * len(JOBS)]
+        middles = [bar.at("y") + bar.at("height") / 2 for bar in bars]
+        assert middles == sorted(middles)
+        left = min((label for label in labels if label.text == name), key=lambda each: each.box[0])
+        assert fmean(middles) == pytest.approx(fmean(left.box[1::2]), abs=4), name
 
 
 def test_accumulation_keeps_the_tokens_of_a_step():

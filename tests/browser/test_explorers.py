@@ -7,7 +7,7 @@ import signal
 
 import numpy as np
 import pytest
-from live_notebook import PANEL, changed_by, open_and_run, press, words, write_notebook
+from live_notebook import PANEL, PICTURE, changed_by, open_and_run, press, words, write_notebook
 from PIL import Image
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
@@ -37,7 +37,7 @@ def test_chapter_01_runs_and_a_slider_moves_by_keyboard(page, lab, artefacts):
     panel.scroll_into_view_if_needed()
     panel.locator(".memkit-view svg").scroll_into_view_if_needed()
     old_alt, old_pixels = panel.locator(".memkit-view svg").get_attribute("id"), pixels(page, panel)
-    press(page, panel, panel.get_by_role("slider", name="Micro-batch"), "ArrowRight")
+    press(page, panel, panel.get_by_role("slider", name="Micro-batch"), "ArrowRight", PICTURE)
     expect(panel.locator(".memkit-view svg")).not_to_have_attribute("id", old_alt)
     page.screenshot(path=artefacts / "chapter_01_slider_moved.png")
     panel.locator(".memkit-view svg").scroll_into_view_if_needed()
@@ -82,7 +82,7 @@ def test_the_table_folds_out_by_keyboard_and_stays_open(page, lab):
     explorer.locator(".memkit-fold summary").focus()
     page.keyboard.press("Enter")
     table.wait_for(state="visible")
-    press(page, explorer, explorer.get_by_role("slider", name="Micro-batch"), "ArrowRight")
+    press(page, explorer, explorer.get_by_role("slider", name="Micro-batch"), "ArrowRight", PICTURE)
     assert table.is_visible()
     assert table.get_by_role("columnheader", name="activations").count() == 1
 

@@ -1,7 +1,9 @@
 """The lab's film, and its picture: what is drawn is what the allocator holds."""
 
+from statistics import fmean
+
 import pytest
-from drawn import marks_of, words_of
+from drawn import labels_of, marks_of, words_of
 
 from memkit.timeline import Event
 from memkit.units import MIB
@@ -91,6 +93,25 @@ def test_what_is_drawn_is_what_the_allocator_holds(name, index):
         int(mark.data["bytes"]) for mark in marks_of(chart, "bytes") if "part" not in mark.data
     ]
     assert totals == [state.allocated_bytes, state.reserved_bytes]
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_block_s_name_stands_in_its_bar(name):
+    chart = allocator_picture(Film(STORIES[name]()))
+    bars = [(mark.tip.partition(": ")[0], mark) for mark in marks_of(chart, "part")]
+    below = max(
+        bar.at("y") + bar.at("height") for _, bar in bars
+    )  # there the legend has a name too
+    named = [each for each in labels_of(chart) if each.text in dict(bars) and each.box[1] < below]
+    assert named
+    for label in named:
+        across, down = fmean(label.box[::2]), fmean(label.box[1::2])
+        assert any(
+            label.text == text
+            and 0 < across - bar.at("x") < bar.at("width")
+            and 0 < down - bar.at("y") < bar.at("height")
+            for text, bar in bars
+        ), label
 
 
 def test_more_segments_than_rows_are_counted():
