@@ -30,7 +30,7 @@ LATE_STEP = 5
 """From this step on all states, temporaries and ordinary batches have been there before."""
 
 STEPS = re.compile(
-    r"(?m)^(?P<what>[^\n]*?)(?:(?<![\d.])(?P<bar>\d+)(?:/\d+|it) \[\d+:\d\d|\[ *(?P<log>\d+)/\d+\])"
+    r"(?m)^(?P<what>[^\n]*?)(?:(?<![\d.])(?P<bar>\d{1,9})(?:/\d+|it) \[\d+:\d\d|\[ *(?P<log>\d{1,9})/\d+\])"
 )
 """A progress bar of tqdm, and the ``[1330/3696]`` of many training logs."""
 

@@ -25,7 +25,7 @@ from memkit.units import GIB, KIB, MIB, TIB, format_bytes
 
 UNITS = {"b": 1, "byte": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB}
 
-SIZE = r"(-?\d[\d,]*(?:\.\d+)?)\s?(bytes|[KMGT]i?B|B)"
+SIZE = r"(-?\d[\d,]{0,15}(?:\.\d{1,9})?)\s?(bytes|[KMGT]i?B|B)"
 
 MESSAGE = re.compile(rf"(CUDA|HIP|XPU)\s+out\s+of\s+memory(?:\W+Tried\s+to\s+allocate\s+{SIZE})?")
 """How one begins, its lines broken anywhere between two words; people often quote no more than its first words."""
