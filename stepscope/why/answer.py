@@ -218,8 +218,8 @@ def deaths_in(rank: str, text: str, step: int | None) -> list[Death]:
             found[tuple(what.values())] = start, Death(rank=rank, frames=above, step=step, **what)
 
     messages = list(messages_in(text))
-    for one in messages:
-        add(one.start, message=one.message)
+    for start, message in messages:
+        add(start, message=message)
     for start, sign, says in signs_in(text):
         if not messages or sign.row not in (
             "outside",

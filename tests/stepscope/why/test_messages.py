@@ -68,8 +68,8 @@ def test_every_unit(unit, factor):
 
 def test_a_message_broken_over_lines_is_the_same():
     whole = NEW.format("1 GiB", "8 GiB", "1 MiB", "7 GiB", "6 GiB", "512.00 MiB")
-    [one], [broken] = messages_in(whole), messages_in(whole.replace(" ", "\n   "))
-    assert one.message == broken.message
+    [(_, one)], [(_, broken)] = messages_in(whole), messages_in(whole.replace(" ", "\n   "))
+    assert one == broken
 
 
 def test_private_pools_are_part_of_what_is_allocated():
