@@ -225,8 +225,8 @@ class Message:
 def messages_in(text: str) -> Iterator[tuple[int, Message]]:
     """Where each allocator's message of a text begins, and the message, its lines broken between any two words.
 
-    >>> [(_, message)] = messages_in("CUDA out of memory. Tried to allocate 2.50 GiB (GPU 0; 39.59 GiB total capacity; 36.83 "
-    ...     "GiB already allocated; 1.47 GiB free; 37.50 GiB reserved in total by PyTorch)")
+    >>> [(_, message)] = messages_in("CUDA out of memory. Tried to allocate 2.50 GiB (GPU 0; 39.59 GiB total capacity; "
+    ...     "36.83 GiB already allocated; 1.47 GiB free; 37.50 GiB reserved in total by PyTorch)")
     >>> format_bytes(message.rest)
     '634.88 MiB'
     """
