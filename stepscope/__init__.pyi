@@ -20,5 +20,6 @@ from .sharding import estimate_sharded as estimate_sharded
 from .tool.program_report import report_on as report_on
 from .tool.script import Script as Script
 from .tracing.trace import trace_script as trace_script
+from .why.answer import why_it_died as why_it_died
 
 __version__: str

@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from memkit.program.hooks import PLAIN, source_name, tensors_in
 from memkit.units import format_bytes
 from stepscope.tracing.refusals import OWN_HOME, TORCH_HOME, values_of
+from stepscope.tracing.values import GENERATION
 
 SIMPLE = (type(None), bool, int, float, str, torch.dtype, torch.device)
 """What may stand among arguments and results beside tensors: it holds no memory."""
@@ -52,8 +53,9 @@ class Evaluations:
         # of a module, as long as the program keeps it: by call, the bytes around it and what makes its results
         self.seen = weakref.WeakKeyDictionary()
         self.is_inside = False
-        # bytes that stood as each call of an evaluation began, and what keeps more with each
-        self.around_calls: list[int] = []
+        # by step: bytes that stood as each call of its evaluation began; the blocks of the first, and what keeps more
+        self.around_calls: dict[int, list[int]] = {}
+        self.before: set[int] = set()
         self.keeper, self.keeps_for_metrics = "", False
 
     def around(self, call: Callable) -> Callable:
@@ -88,13 +90,19 @@ class Evaluations:
 
     def evaluates(self, around: int, frame: FrameType | None) -> None:
         """An evaluation calls the model again, while ``around`` bytes stand."""
-        self.around_calls.append(around)
-        if len(self.around_calls) != LEAST_CALLS or around <= self.around_calls[-2]:
+        calls = self.around_calls.setdefault(self.tracer.log.step, [])
+        calls.append(around)
+        if len(calls) == 1:
+            self.before = set(self.tracer.log.live)
+        if len(calls) != LEAST_CALLS or around <= calls[-2]:
             return
         # the last call's results stand too, by a name that is bound anew with each
-        grown = 2 * (around - self.around_calls[-2])
+        grown = 2 * (around - calls[-2])
         with torch._C.DisableTorchFunction():
             while frame is not None and not self.keeper:
+                if frame.f_code.co_filename.endswith(GENERATION):
+                    self.around_calls.clear()  # of one answer's words, whose cache grows with each
+                    return
                 if not frame.f_code.co_filename.startswith((TORCH_HOME, OWN_HOME)):
                     self.look_for_keeper(frame, grown)
                 frame = frame.f_back
@@ -114,14 +122,14 @@ class Evaluations:
                     return
 
     def bytes_of(self, value: object) -> int:
-        """Bytes of the card in the tensors of a name."""
-        blocks = {self.tracer.block_of(tensor) for tensor in tensors_in(value)} - {None}
-        return sum(self.tracer.log.sizes[block] for block in blocks)
+        """Bytes of the card in the tensors of a name that the evaluation has made."""
+        blocks = {self.tracer.block_of(tensor) for tensor in tensors_in(value)}
+        return sum(self.tracer.log.sizes[block] for block in blocks - {None} - self.before)
 
     def words(self, peak_bytes: int) -> list[str]:
         """What the evaluation keeps of each call, and what more of them would add; nothing where it keeps little."""
-        steps = Counter(after - before for before, after in pairwise(self.around_calls))
-        num_calls = len(self.around_calls)
+        calls = max(self.around_calls.values(), key=len, default=[])
+        steps, num_calls = Counter(b - a for a, b in pairwise(calls)), len(calls)
         each, times = steps.most_common(1)[0] if num_calls >= LEAST_CALLS else (0, 0)
         if each * num_calls < LEAST_SHARE * peak_bytes or 2 * times < num_calls - 1:
             return []

@@ -30,7 +30,7 @@ LATE_STEP = 5
 """From this step on all states, temporaries and ordinary batches have been there before."""
 
 STEPS = re.compile(
-    r"(?m)^(?P<what>[^\n]*?)(?:(?<![\d.])(?P<bar>\d+)(?:/\d+|it) \[\d+:\d\d|\[ *(?P<log>\d+)/\d+\])"
+    r"(?m)^(?P<what>[^\n]*?)(?:(?<![\d.])(?P<bar>\d{1,9})(?:/\d+|it) \[\d+:\d\d|\[ *(?P<log>\d{1,9})/\d+\])"
 )
 """A progress bar of tqdm, and the ``[1330/3696]`` of many training logs."""
 
@@ -122,13 +122,14 @@ class Answer(Printable):
         parts = [self.because, self.when]
         if self.first:
             row = EMERGENCY.get(self.row)
-            chapter = f" (chapter {row.chapter})" if row else ""
-            parts.append(f"Type first{chapter}: {self.first}")
+            known = f"Of the ways to die: {row.dies} (chapter {row.chapter}). " if row else ""
+            parts.append(f"{known}Type first: {self.first}")
         if message and len(self.table) > 1:
             parts += [aligned_table(self.table), "\n".join(message.arithmetic)]
         if message and (wrong := tuple(message.contradictions)):
             parts.append(
-                f"The message contradicts itself: {'; '.join(wrong)}. It is quoted wrongly."
+                f"The message contradicts itself: {'; '.join(wrong)}. One of them is quoted wrongly, or is of "
+                "another moment."
             )
         if message and message.missing:
             parts.append(f"Not in the message: {'; '.join(message.missing)}.")
@@ -217,8 +218,8 @@ def deaths_in(rank: str, text: str, step: int | None) -> list[Death]:
             found[tuple(what.values())] = start, Death(rank=rank, frames=above, step=step, **what)
 
     messages = list(messages_in(text))
-    for one in messages:
-        add(one.start, message=one.message)
+    for start, message in messages:
+        add(start, message=message)
     for start, sign, says in signs_in(text):
         if not messages or sign.row not in (
             "outside",
@@ -236,9 +237,10 @@ def verdict_on(death: Death) -> tuple[str | None, str, str]:
         if row == "outside" and phase in DECIDING:
             row, first = phase.row, phase.first
         return row, death.says + ".", first or EMERGENCY[row].first
-    asked = "The text does not say how much was asked for"
+    where = f" ({phase.name})" if phase else ""
+    asked = f"A request failed{where}"
     if message.tried is not None:
-        asked = f"{format_bytes(message.tried)} were asked for"
+        asked = f"{format_bytes(message.tried)} were asked for{where}"
     if decided := by_numbers(message, limit, neighbour):
         row, words, first = decided
     elif death.rank.isdecimal() and int(death.rank) > 0 and message.gpu == 0:
@@ -246,11 +248,8 @@ def verdict_on(death: Death) -> tuple[str | None, str, str]:
         words = f"rank {death.rank} asked card 0 for them, rank 0's where every rank sees all cards"
     elif phase in DECIDING:
         row, first = phase.row, phase.first
-        asked += f" ({phase.name})"
         words = f"{held(message)}. It is mostly this: {EMERGENCY[row].cause}"
-    elif decided := next(
-        filter(None, (rule(message) for rule in (graphs, one_tensor, holes))), None
-    ):
+    elif decided := by_numbers(message, graphs, one_tensor, holes):
         row, words, first = decided
     elif phase is None:
         row, words, first = None, held(message), f"paste the traceback too: {PASTE}"
@@ -262,7 +261,6 @@ def verdict_on(death: Death) -> tuple[str | None, str, str]:
         )
     else:
         row, first = phase.row, phase.first
-        asked += f" ({phase.name})"
         words = held(message)
         if row:
             words += f". It is mostly this: {EMERGENCY[row].cause}"
@@ -339,7 +337,7 @@ def holes(message: Message) -> Decided:
 def held(message: Message) -> str:
     """Who holds most of the card, in words."""
     if not message.total or message.allocated is None:
-        return "who holds the card is not said"
+        return "the text does not say who holds the card"
     name, num_bytes = max(message.pieces, key=lambda piece: piece[1])
     return f"{format_bytes(num_bytes)} of the card's {format_bytes(message.total)} are {name}"
 

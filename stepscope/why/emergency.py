@@ -37,7 +37,8 @@ EMERGENCY = {
     "forward": Row(
         "in the forward of the first step",
         "activations",
-        'attn_implementation="sdpa"; model.gradient_checkpointing_enable(); half the batch, accumulated twice',
+        "half the batch, accumulated twice; model.gradient_checkpointing_enable(); of a transformer "
+        'attn_implementation="sdpa"',
         "04",
     ),
     "backward": Row(

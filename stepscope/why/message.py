@@ -19,13 +19,13 @@ Every number was rounded to two digits, so that a sum of them is off by up to a 
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from memkit.units import GIB, KIB, MIB, TIB, format_bytes
 
 UNITS = {"b": 1, "byte": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB}
 
-SIZE = r"(-?\d[\d,]*(?:\.\d+)?)\s?(bytes|[KMGT]i?B|B)"
+SIZE = r"(-?\d[\d,]{0,15}(?:\.\d{1,9})?)\s?(bytes|[KMGT]i?B|B)"
 
 MESSAGE = re.compile(rf"(CUDA|HIP|XPU)\s+out\s+of\s+memory(?:\W+Tried\s+to\s+allocate\s+{SIZE})?")
 """How one begins, its lines broken anywhere between two words; people often quote no more than its first words."""
@@ -222,21 +222,12 @@ class Message:
             yield f"its parts are {size(-self.rest)} more than the card's {size(self.total)}"
 
 
-@dataclass
-class Found:
-    """A message and where in a text it begins."""
+def messages_in(text: str) -> Iterator[tuple[int, Message]]:
+    """Where each allocator's message of a text begins, and the message, its lines broken between any two words.
 
-    start: int
-    message: Message
-    words: str = field(repr=False)
-
-
-def messages_in(text: str) -> Iterator[Found]:
-    """Every allocator's message of a text, whose lines may be broken anywhere between two words.
-
-    >>> [found] = messages_in("CUDA out of memory. Tried to allocate 2.50 GiB (GPU 0; 39.59 GiB total capacity; 36.83 "
-    ...     "GiB already allocated; 1.47 GiB free; 37.50 GiB reserved in total by PyTorch)")
-    >>> format_bytes(found.message.rest)
+    >>> [(_, message)] = messages_in("CUDA out of memory. Tried to allocate 2.50 GiB (GPU 0; 39.59 GiB total capacity; "
+    ...     "36.83 GiB already allocated; 1.47 GiB free; 37.50 GiB reserved in total by PyTorch)")
+    >>> format_bytes(message.rest)
     '634.88 MiB'
     """
     starts = list(MESSAGE.finditer(text))
@@ -244,7 +235,7 @@ def messages_in(text: str) -> Iterator[Found]:
         end = starts[number + 1].start() if number + 1 < len(starts) else len(text)
         words = " ".join(text[start.start() : min(end, start.start() + NUM_LETTERS)].split())
         words = words.partition(" Traceback (most recent call last)")[0]
-        yield Found(start.start(), message_of(words), words)
+        yield start.start(), message_of(words)
 
 
 def message_of(words: str) -> Message:

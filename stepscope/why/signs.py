@@ -113,7 +113,7 @@ SIGNS = (
         "The kernel killed a process because the host's memory, or the job's share of it, ran out",
     ),
     Sign(
-        r"(?m)^(?:.*\d+ )?Killed\b(?!:)|exit(?:ed with)? ?(?:code|status):? ?(?:137|-9)\b|exitcode ?: ?-9\b"
+        r"(?m)^(?:.*\d )?Killed\b(?!:)|exit(?:ed with)? ?(?:code|status):? ?(?:137|-9)\b|exitcode ?: ?-9\b"
         r"|return code ?= ?-9\b|non-zero exit status -?9\b|SIGKILL|signal 9\b|error code -9\b|Signals\.SIGKILL",
         "host",
         "Somebody ended the process without asking it (signal 9). Mostly it was the kernel, because the host's memory "

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from memkit.units import MIB
-from stepscope import trace_script
+from stepscope import diagnose_memory, trace_script
+from stepscope.advice.changes import DEL_OUTPUTS
 from stepscope.tool.changed import changed_build
 from stepscope.tool.program_report import report_on
 from stepscope.tool.script import Script
@@ -73,6 +74,8 @@ def test_outputs_that_a_name_keeps_are_let_go_as_by_del(script):
     changed = trace_script(changed_build(plain, "del_outputs"), steps=3)
     before = trace_script(plain, steps=3)
     peaks = [trace.for_step(3).peak_bytes for trace in (before, changed, cured)]
+    assert DEL_OUTPUTS in diagnose_memory(before).cures
+    assert DEL_OUTPUTS not in diagnose_memory(cured).cures
     assert peaks[1] == peaks[2] and peaks[0] - peaks[1] == pytest.approx(LOGITS, rel=0.01)
 
 

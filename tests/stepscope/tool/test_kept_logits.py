@@ -38,7 +38,7 @@ LOOP = """
 
     def evaluate(model):
         model.eval()
-        predictions, keeper = [], Kept()
+        head, states, predictions, keeper = model.head, optimizer, [], Kept()
         with torch.no_grad():
             for (tokens,) in batches(12):
                 logits = model(tokens.to("cuda"))
@@ -92,6 +92,8 @@ def script(tmp_path):
         ("predictions.append(logits)", "predictions", LOGITS),
         ("keeper.all.append(logits.half())", "keeper.all", LOGITS // 2),
         ("predictions += [logits, logits + 1]", "predictions", 2 * LOGITS),
+        # less than the optimizer holds, which another name has
+        ("predictions.append(logits[:, :16].clone())", "predictions", LOGITS // 16),
     ],
 )
 def test_bytes_a_batch_and_what_keeps_them(keep, name, num_bytes, script):
@@ -114,6 +116,31 @@ def test_bytes_a_batch_and_what_keeps_them(keep, name, num_bytes, script):
 )
 def test_an_evaluation_that_keeps_little_is_not_spoken_of(keep, script):
     trace = trace_script(script(LOOP, KEEP=keep))
+    assert "of each call" not in trace.provenance.get(ABOUT_NUMBER, "")
+
+
+def test_the_cache_of_generate_is_not_taken_for_kept_logits(script):
+    pytest.importorskip("transformers")
+    head = TRAINER.partition("    options =")[0].replace("8000", "512")
+    head = head.replace("hidden_size=64", "hidden_size=256").replace("layers=2", "layers=4")
+    text = (
+        head
+        + """
+    model = LlamaForCausalLM(config).to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    tokens = torch.stack([row["input_ids"] for row in rows(4)]).to("cuda")
+    for step in range(3):
+        model.train()
+        model(input_ids=tokens, labels=tokens).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        model.eval()
+        with torch.no_grad():
+            model.generate(tokens, max_new_tokens=32, min_new_tokens=32)
+"""
+    )
+    trace = trace_script(script(text))
+    assert trace.at("evaluation peak").total_bytes > trace.at("evaluation").total_bytes
     assert "of each call" not in trace.provenance.get(ABOUT_NUMBER, "")
 
 

@@ -69,6 +69,15 @@ def test_what_cannot_be_used_is_said_in_one_line(monkeypatch, capsys):
     assert second == "stepscope: 'nowhere.log' is no file"
 
 
+@pytest.mark.parametrize("line", ["1" * 100_000, "1234567890 " * 10_000, "x" * 100_000])
+def test_a_long_line_takes_seconds(line, monkeypatch, capsys):
+    piped(monkeypatch, f"{line}\n{LOG}".encode())
+    begun = time.perf_counter()
+    assert main(["why", "--json"]) == 0
+    assert time.perf_counter() - begun < 5
+    assert json.loads(capsys.readouterr().out)["row"] == "step"
+
+
 def test_a_long_log_takes_seconds(monkeypatch, capsys):
     steps = "".join(
         f"\r {n * 100 // 20000}%|▏| {n}/20000 [00:12<1:15:06, 1.44it/s]{{'loss': 2.5, 'epoch': 0.1}}\n"

@@ -68,8 +68,8 @@ def test_every_unit(unit, factor):
 
 def test_a_message_broken_over_lines_is_the_same():
     whole = NEW.format("1 GiB", "8 GiB", "1 MiB", "7 GiB", "6 GiB", "512.00 MiB")
-    [one], [broken] = messages_in(whole), messages_in(whole.replace(" ", "\n   "))
-    assert one.message == broken.message
+    [(_, one)], [(_, broken)] = messages_in(whole), messages_in(whole.replace(" ", "\n   "))
+    assert one == broken
 
 
 def test_private_pools_are_part_of_what_is_allocated():
@@ -88,6 +88,13 @@ def test_numbers_that_are_missing_are_said_and_not_guessed():
     answer = why_it_died("RuntimeError: CUDA out of memory.")
     assert (answer.row, answer.death.message.total, answer.death.message.outside) == (None,) * 3
     assert "what was asked for" in str(answer) and "the card's total" in str(answer)
+    cut = NEW.partition("Tried")[0] + NEW.partition(". ")[2].partition(". ")[2]
+    cut = why_it_died(cut.format("8 GiB", "1 MiB", "7 GiB", "6 GiB", "512.00 MiB"))
+    assert (cut.row, cut.death.message.total, cut.death.message.outside) == (
+        None,
+        8 * GIB,
+        GIB // 2,
+    )
     older = why_it_died(OLD.format("1 GiB", "8 GiB", "7.5 GiB", "100 MiB", "7.6 GiB"))
     assert older.death.message.outside is None
     assert older.death.message.missing == (
