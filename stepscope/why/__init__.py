@@ -13,4 +13,4 @@ Reading order:
 """
 
 from .answer import Answer, why_it_died
-from .emergency import EMERGENCY, emergency_table
+from .emergency import EMERGENCY

@@ -4,11 +4,6 @@ The book prints these rows in chapter 07, and ``stepscope why`` names one of the
 """
 
 from dataclasses import dataclass
-from textwrap import fill
-
-from memkit.units import PAGE_COLUMNS, Text, html_table
-
-INDENTED = {"initial_indent": "    ", "subsequent_indent": "      "}
 
 
 @dataclass(frozen=True)
@@ -25,7 +20,7 @@ EMERGENCY = {
     "neighbour": Row(
         'at once; the message has "Process N has ... in use"',
         "another process holds the card, often your own dead kernel",
-        "nvidia-smi, end it by its number; or CUDA_VISIBLE_DEVICES for another card",
+        "nvidia-smi, end it by its number if it is not this job; or CUDA_VISIBLE_DEVICES for another card",
         "07",
     ),
     "loading": Row(
@@ -44,7 +39,8 @@ EMERGENCY = {
     "backward": Row(
         "in the loss, or in .backward()",
         "the logits, up to three times: as they are, in float32, and their gradient",
-        "the loss in pieces: use_liger_kernel=True, or F.linear_cross_entropy; else half the batch, accumulated twice",
+        "the loss in pieces: use_liger_kernel=True, or from torch 2.13 F.linear_cross_entropy(..., "
+        "options=torch.nn.LinearCrossEntropyOptions()); else half the batch, accumulated twice",
         "10",
     ),
     "step": Row(
@@ -118,26 +114,9 @@ EMERGENCY = {
     "outside": Row(
         "CUDA error: out of memory; ..._ALLOC_FAILED; NCCL's Cuda failure",
         "no room beside PyTorch's pool, where CUDA, cuBLAS, cuDNN and NCCL take theirs",
-        "leave them 1 to 2 GiB: torch.cuda.set_per_process_memory_fraction(0.92), a smaller batch; nvidia-smi",
+        "leave them 1 to 2 GiB of the card: a smaller batch; torch.cuda.set_per_process_memory_fraction(1 - 2 / GiB); "
+        "nvidia-smi",
         "07",
     ),
 }
 """By a short name, in the order in which a job comes by: start, steps, between the steps, many cards, no message."""
-
-
-def emergency_table() -> Text:
-    """The whole table for a page; as text, each row is a paragraph.
-
-    >>> print("\\n".join(str(emergency_table()).split("\\n")[:2]))
-    at once; the message has "Process N has ... in use"
-        another process holds the card, often your own dead kernel
-    """
-    rows = [("it dies", "it is", "type this first", "chapter")]
-    rows += [(row.dies, row.cause, row.first, row.chapter) for row in EMERGENCY.values()]
-    paragraphs = [
-        "\n".join([dies, *(fill(words, PAGE_COLUMNS, **INDENTED) for words in (cause, first))])
-        for dies, cause, first, _ in rows[1:]
-    ]
-    # sentences, which Jupyter would set at the right as it does numbers
-    table = html_table(rows).replace("<td>", '<td style="text-align:left">')
-    return Text("\n\n".join(paragraphs), f'<div style="overflow-x:auto" tabindex="0">{table}</div>')
