@@ -45,6 +45,9 @@ FACTS = {
 NUM_LETTERS = 1500
 """So far behind its first words a message's numbers are looked for."""
 
+ROUNDING_BYTES = GIB // 20
+"""Five numbers of two digits, in GiB, sum to no more than this beside the whole."""
+
 SHARE_OF_ERROR = 100
 """Sums that differ by less than one part in so many of the card are taken for rounding."""
 
@@ -157,7 +160,7 @@ class Message:
                 if is_known
                 else "outside PyTorch, or another process's"
             )
-            yield name, self.rest
+            yield ("rounding" if self.rest < ROUNDING_BYTES else name), self.rest
         if self.free is not None:
             yield "free", self.free
 
