@@ -118,7 +118,15 @@ DEL_OUTPUTS = Change(
     touches="last_outputs",
     program="del_outputs",
     comes_first=True,
+    kind="outputs",
     why="a name holds what the model returned until it is bound anew, which is after the next forward",
+)
+DEL_BEFORE_BACKWARD = Change(
+    name="del outputs before the backward",
+    program="del_before_backward",
+    comes_first=True,
+    kind="outputs",
+    why="a name holds what the model returned through the backward, which keeps what it needs of it by itself",
 )
 WITHOUT_CACHE = Change(
     name="model.config.use_cache = False",

@@ -43,7 +43,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from memkit.program.hooks import tensors_in
 from memkit.program.transformer import class_of
 from memkit.units import as_one_of
-from stepscope.advice.changes import DEL_OUTPUTS, Change
+from stepscope.advice.changes import DEL_BEFORE_BACKWARD, DEL_OUTPUTS, Change
 from stepscope.optimizers import OPTIMIZERS
 from stepscope.tool.script import Script
 from stepscope.tracing.refusals import (
@@ -210,35 +210,51 @@ def _checkpoint(modules: list[nn.Module]) -> None:
 
 
 class KeptOutputs:
-    """Names of the program's own functions that still hold what a model returned when the next training call begins.
+    """Names of the program's own functions that hold what a model returned when nothing needs it any more.
 
     ``outputs = model(batch)`` binds the name anew when the model has returned, so that the last outputs stand through
-    the whole forward. With ``lets_go`` they are let go before it, as by ``del outputs`` at the end of the loop's body.
-    ``names`` are those that held more than one number, in their order, and the line of the call.
+    the backward (``in_backward``), which keeps what it needs of them by itself, and through the whole next forward
+    (``in_forward``). Both have the names that held more than one number, in their order, with the line of the call,
+    and ``bytes_in_backward`` is the most that stood there. ``lets_go`` says before which of the two they are let go,
+    as by ``del outputs``.
     """
 
-    def __init__(self, lets_go: bool = False):
-        self.lets_go, self.names = lets_go, {}
-        self.outermost, self.outputs = None, WeakIdKeyDictionary()
+    def __init__(self, lets_go: str = ""):
+        self.lets_go, self.in_forward, self.in_backward = lets_go, {}, {}
+        self.outermost, self.outputs, self.bytes_in_backward = None, WeakIdKeyDictionary(), 0
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """While the steps run."""
+        plain = Tensor.backward
+
+        def backward(loss, *args, **kwargs):
+            held = self.look_around(sys._getframe(1), "backward", self.in_backward)
+            self.bytes_in_backward = max(self.bytes_in_backward, held)
+            return plain(loss, *args, **kwargs)
+
         handles = (
             register_module_forward_pre_hook(self.before),
             register_module_forward_hook(self.after),
         )
         try:
-            yield
+            with patch.object(Tensor, "backward", backward):
+                yield
         finally:
             for handle in handles:
                 handle.remove()
 
     @property
-    def cure(self) -> Change:
-        """What to write, with the names and the line of the call."""
-        names, (*_, line) = ", ".join(self.names), self.names.values()
+    def cure_of_forward(self) -> Change:
+        """What to write at the end of the step, with the names and the line of the call."""
+        names, (*_, line) = ", ".join(self.in_forward), self.in_forward.values()
         return replace(DEL_OUTPUTS, name=f"del {names} at the end of the step, before {line}")
+
+    @property
+    def cure_of_backward(self) -> Change:
+        """What to write before the backward, with the names and its line."""
+        names, (*_, line) = ", ".join(self.in_backward), self.in_backward.values()
+        return replace(DEL_BEFORE_BACKWARD, name=f"del {names} before the backward of {line}")
 
     def before(self, module: nn.Module, args: tuple) -> None:
         """A module is called; of the outermost one that trains, the names in its callers are looked at."""
@@ -246,11 +262,16 @@ class KeptOutputs:
             return
         self.outermost = module
         if torch.is_grad_enabled():
-            frame = sys._getframe(1)
-            while frame is not None:
-                if not frame.f_code.co_filename.startswith(LIBRARIES):
-                    self.look_at(frame)
-                frame = frame.f_back
+            self.look_around(sys._getframe(1), "forward", self.in_forward)
+
+    def look_around(self, frame: FrameType | None, moment: str, names: dict[str, str]) -> int:
+        """The names in the program's own functions that are under way; returns the bytes that they hold."""
+        held = 0
+        while frame is not None:
+            if not frame.f_code.co_filename.startswith(LIBRARIES):
+                held += self.look_at(frame, moment, names)
+            frame = frame.f_back
+        return held
 
     def after(self, module: nn.Module, args: tuple, out: object) -> None:
         """A module returns; the outermost one, or one that was called before this was watched."""
@@ -258,28 +279,34 @@ class KeptOutputs:
             return
         self.outermost = None
         if torch.is_grad_enabled():
-            tensors = tensors_in(dict(out) if isinstance(out, Mapping) else out)
-            self.outputs = WeakIdKeyDictionary(dict.fromkeys(tensors))
+            self.outputs = WeakIdKeyDictionary(dict.fromkeys(output_tensors(out)))
 
-    def look_at(self, frame: FrameType) -> None:
-        """The names of one frame."""
-        held = [name for name, value in values_of(frame).items() if self.is_output(value)]
+    def look_at(self, frame: FrameType, moment: str, names: dict[str, str]) -> int:
+        """The names of one frame, noted in ``names``, and the bytes that they hold."""
+        held = {name: x for name, x in values_of(frame).items() if self.is_output(x)}
         for name in held:
-            self.names[name] = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-        if held and self.lets_go:
+            names[name] = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        num_bytes = sum(tensor.nbytes for x in held.values() for tensor in output_tensors(x))
+        if held and self.lets_go == moment:
             frame.f_locals.update(dict.fromkeys(held))
             if sys.version_info < (3, 13):
                 # from the copy to the function's own; what is in neither stays as it is
                 ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
             values_of(frame)
+        return num_bytes
 
     def is_output(self, value: object) -> bool:
         """Whether a name holds outputs of the last call, and more than one number."""
-        if not isinstance(value, (Tensor, tuple, Mapping)):
-            return False
-        tensors = list(tensors_in(dict(value) if isinstance(value, Mapping) else value))
+        tensors = output_tensors(value)
         is_large = any(tensor.numel() > 1 for tensor in tensors)
         return is_large and all(tensor in self.outputs for tensor in tensors)
+
+
+def output_tensors(value: object) -> list[Tensor]:
+    """The tensors of what a model returns: one, a tuple or a mapping of them; none of anything else."""
+    if not isinstance(value, (Tensor, tuple, Mapping)):
+        return []
+    return list(tensors_in(dict(value) if isinstance(value, Mapping) else value))
 
 
 @contextmanager
@@ -377,7 +404,8 @@ PROGRAM_CHANGES = {
         partial(_zero_grad_as, lambda plain: lambda owner, *_, **__: plain(owner)),
     ),
     "zero_grad_after_step": (nothing_to_do, _zero_grad_after_step),
-    "del_outputs": (nothing_to_do, lambda: KeptOutputs(lets_go=True).watching()),
+    "del_outputs": (nothing_to_do, lambda: KeptOutputs(lets_go="forward").watching()),
+    "del_before_backward": (nothing_to_do, lambda: KeptOutputs(lets_go="backward").watching()),
     "without_cache": (_without_cache, nullcontext),
     "argmax_logits": (_argmax_logits, nullcontext),
     "loaded_to_host": (_loaded_to_host, nullcontext),

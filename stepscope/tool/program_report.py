@@ -49,7 +49,7 @@ from stepscope.tool.changed import (
     watched,
 )
 from stepscope.tool.script import Script
-from stepscope.tracing.log import ABOUT_NUMBER, KEPT_FOR_METRICS, OWN_LINE
+from stepscope.tracing.log import ABOUT_NUMBER, KEPT_FOR_METRICS, LEAST_SHARE, OWN_LINE
 from stepscope.tracing.trace import trace_script
 
 STEPS_OF_A_LEAK = 4
@@ -221,12 +221,15 @@ def report_on(
     cures = [cure for cure in page.cures if cure is not EIGHT_BIT or optimizers & {"Adam", "AdamW"}]
     if DEL_OUTPUTS in cures:  # the name that holds them, and a cache among them
         place = cures.index(DEL_OUTPUTS)
-        named = [kept.cure] if kept.names else []
+        named = [kept.cure_of_forward] if kept.in_forward else []
         cures[place : place + 1] = [*named, *[WITHOUT_CACHE] * bool(with_cache)]
     first = [HALF_BATCH] if HALF_BATCH not in cures else []  # what everybody tries first
     if loads:
         name = f"{LOADED_TO_HOST.name} in {', '.join(loads)}"
         first.append(replace(LOADED_TO_HOST, name=name))
+    is_in_backward = trace.peak.name.startswith("backward")
+    if is_in_backward and kept.bytes_in_backward > LEAST_SHARE * trace.peak_bytes:
+        first.append(kept.cure_of_backward)
     if KEPT_FOR_METRICS in trace.provenance:
         first.append(ARGMAX_LOGITS)
     cures = [*first, *cures]

@@ -91,6 +91,29 @@ def test_a_report_offers_it_with_the_name_and_the_line(script):
     assert not any(change.name.startswith("del ") for change in cured.changes)
 
 
+def test_outputs_that_a_name_holds_through_the_backward(script):
+    """A cross-entropy keeps its log-softmax; the logits stand in the backward because a name holds them."""
+    text = TRAIN.replace("with torch.no_grad():  # what is logged, and the peak", "if False:")
+    text = text.replace(
+        'outputs["loss"].backward()',
+        'loss = outputs["loss"]\n            BEFORE\n            loss.backward()',
+    )
+    plain = script(text=text.replace("BEFORE", "pass"))
+    cured = script(text=text.replace("BEFORE", "del outputs"), name="cured.py")
+    traces = [trace_script(build, steps=3) for build in (plain, cured)]
+    changed = trace_script(changed_build(plain, "del_before_backward"), steps=3)
+    before, after = (trace.for_step(3).peak_bytes for trace in traces)
+    assert changed.for_step(3).peak_bytes == after
+    assert before - after == pytest.approx(LOGITS, rel=0.01)
+    report = report_on(plain)
+    [change] = [change for change in report.changes if change.name.startswith("del ")]
+    assert change.name.startswith("del outputs before the backward of train.py:")
+    assert change.after_bytes == report_on(cured).replay.peak_reserved_bytes
+    read_later = text.replace("BEFORE", "pass").replace("ZERO_LATE", 'outputs["logits"].sum()')
+    names = [change.name for change in report_on(script(text=read_later)).changes]
+    assert not any("before the backward" in name for name in names)
+
+
 def test_names_of_a_module_and_single_numbers(script):
     """At the top of a script names are a module's; of a loss and its logits only the logits are worth a line."""
     text = AT_THE_TOP.replace("outputs = model(tokens)", "logits, loss = model(tokens).values()")

@@ -199,8 +199,8 @@ def test_a_changed_program_is_the_program_with_the_change():
     with pytest.raises(ValueError, match="name='faster' is not one of for_loop"):
         changed_build(build, "faster")
     told = {"for_loop", "fused", "set_to_none", "no_grad", "checkpointed"}
-    # the next three: test_between_steps; the last two: test_scripts_of_people
-    told |= {"zero_grad_after_step", "del_outputs", "without_cache"}
+    # the next four: test_between_steps; the last two: test_scripts_of_people
+    told |= {"zero_grad_after_step", "del_outputs", "del_before_backward", "without_cache"}
     told |= {"argmax_logits", "loaded_to_host"}  # test_kept_logits, test_between_steps
     assert set(PROGRAM_CHANGES) == told | {"eight_bit", "half_batch"}
 
