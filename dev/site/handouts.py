@@ -93,9 +93,9 @@ def blank_timeline() -> str:
 def sheets_of(path: Path, files: Files) -> str:
     """The sheets of one chapter, as the inside of the page."""
     cells = cells_of(path)
-    opening = "".join(next(iter(cells.values()))["source"])
-    title = re.match(r"# (.+)", opening)[1]
-    alt, picture = re.search(r"!\[(.*?)\]\((.+?)\)", opening, re.DOTALL).groups()
+    text = "\n".join("".join(cell["source"]) for cell in cells.values())
+    title = re.match(r"# (.+)", text)[1]
+    alt, picture = re.search(r"!\[(.*?)\]\((.+?)\)", text, re.DOTALL).groups()
     parts = [f"<h2>{title}</h2>", files.picture(files.figure(picture), alt)]
     for name in SECTIONS:
         if text := section(path, name):

@@ -232,7 +232,10 @@ class ChapterWriter:
             re.search(r"^## The question\n(.*)", cell.source, re.MULTILINE | re.DOTALL)
             for cell in notebook.cells
         )
-        page.question = next((found[1] for found in asked if found), "")
+        # a lesson for an emergency begins with what to ask, and no heading
+        begins = re.search(r"^\*.+\*\n\n(.+)$", first, re.MULTILINE)
+        told = begins[1] if begins and not page.kind else ""
+        page.question = next((found[1] for found in asked if found), told)
         return page
 
     def cell(self, cell, page: Page) -> str:
