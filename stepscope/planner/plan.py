@@ -162,9 +162,8 @@ def passes_of(setup: Job) -> float:
     """
     strategy, model = setup.recomputation, setup.model
     adapter = setup.adapter
-    if (
-        adapter and not strategy.saved_ops
-    ):  # a policy that saves products saves none of 4-bit weights
+    # a policy that saves products saves none of 4-bit weights
+    if adapter and not strategy.saved_ops:
         adapter = replace(adapter, base="as loaded")
     one = one_sequence(setup, precision=PURE_BF16, device="cpu", adapter=adapter)
     is_plain = strategy.scope == "blocks" and strategy.stops_early and not strategy.saved_ops

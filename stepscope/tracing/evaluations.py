@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from memkit.program.hooks import PLAIN, source_name, tensors_in
 from memkit.units import format_bytes
+from stepscope.tracing.log import LEAST_SHARE
 from stepscope.tracing.refusals import OWN_HOME, TORCH_HOME, values_of
 from stepscope.tracing.values import GENERATION
 
@@ -34,8 +35,8 @@ SIMPLE = (type(None), bool, int, float, str, torch.dtype, torch.device)
 """What may stand among arguments and results beside tensors: it holds no memory."""
 
 
-LEAST_CALLS, LEAST_SHARE = 4, 0.01
-"""An evaluation of fewer calls has no growth, and what is less of the peak is not worth a sentence."""
+LEAST_CALLS = 4
+"""An evaluation of fewer calls has no growth."""
 
 FOR_METRICS = (
     "for compute_metrics: preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1) keeps a number a "

@@ -46,7 +46,7 @@ class Progress:
 
 
 LEAST_SHARE = 0.01
-"""Of the peak: a compiled step that takes less is not named."""
+"""Of the peak: what takes less is not worth a sentence."""
 
 
 class ScriptLeftOut(LeftOut):

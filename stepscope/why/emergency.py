@@ -25,7 +25,7 @@ EMERGENCY = {
     ),
     "loading": Row(
         "while the model is loaded",
-        "two copies of the weights stand there, or they are float32",
+        "two copies of the weights are there at once, or they are float32",
         'torch.load(file, map_location="cpu", mmap=True); from_pretrained(..., dtype=torch.bfloat16)',
         "08, 12",
     ),
@@ -106,7 +106,7 @@ EMERGENCY = {
         "12",
     ),
     "shared memory": Row(
-        "a worker dies of a Bus error",
+        "a worker ends with a Bus error",
         "/dev/shm is full, in which DataLoader's workers hand batches over",
         "docker run --shm-size=16g (or --ipc=host); fewer num_workers",
         "07",
