@@ -1,4 +1,4 @@
-"""Train the small GPT with every optimizer of chapter 08, three seeds each: do they still train?
+"""Train the small GPT with every optimizer of chapter 09, three seeds each: do they still train?
 
     python dev/train_states.py [name ...]
 

@@ -1,6 +1,6 @@
 """An instrument for training programs: other people's scripts, plans, ranks, adapters, recordings, and the command.
 
-It imports and extends ``memkit``, the kit of the book's chapters 00 to 06, which never imports it. Chapters 07 to 12
+It imports and extends ``memkit``, the kit of the book's chapters 00 to 06, which never imports it. Chapters 07 to 13
 are read with it, and ``stepscope report train.py`` answers for a script of your own.
 
 Reading order. A module or folder imports only what stands above it here, and whatever it likes of

@@ -1,6 +1,6 @@
 """One rank of many on paper: what DDP, ZeRO's stages and FSDP2 keep, gather and send, in a step and at rest.
 
-Chapter 09. The step is ``estimate_memory``'s own walk, whose events a layout rewrites around each block.
+Chapter 11. The step is ``estimate_memory``'s own walk, whose events a layout rewrites around each block.
 
 ``fully_shard`` gathers a block's weights before its forward and frees them after it (``reshard_after_forward``), then
 again before its backward, while the buffer of the block before that one is already being filled (prefetch). After the

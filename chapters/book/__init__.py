@@ -12,7 +12,7 @@ Reading order:
 - ``loss_scales``: torch's own GradScaler, played, and a scale that never moves, for chapter 03
 - ``predictions``: a guess before the answer, and both side by side at a chapter's end
 - ``linear_memory``: what a linear layer keeps under each library's recipe, for chapter 06
-- ``small_gpt``: a character GPT on a poem, which chapters 03, 05, 06, 08, 09 and 10 train
+- ``small_gpt``: a character GPT on a poem, which chapters 03, 05, 06, 09, 10 and 11 train
 - ``small_programs``: small steps for chapter 07 to measure
 - ``pieces_of_logits``: torchtune's head and loss in eight pieces, for chapter 10
 - ``korthikanti``: the activation formulas of Korthikanti et al. 2022, addend by addend
@@ -26,7 +26,7 @@ Reading order:
 - ``checkup``: ``doctor()``: is this machine ready for the book?
 - ``ranks``: several processes for real, and what they send
 - ``accumulation_ranks``: what a window of micro-batches sends and keeps on real ranks: chapter 05
-- ``training_ranks``: DDP, ZeRO's stages and FSDP2 on real ranks: chapter 09
+- ``training_ranks``: DDP, ZeRO's stages and FSDP2 on real ranks: chapter 11
 - ``measurements``: what is measured on a card for the chapters
 - ``gpu_run``: ``make record``: run the measurements and write ``chapters/recordings``
 - ``exercises``: exercises that say which mistake this is

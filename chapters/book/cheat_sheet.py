@@ -91,15 +91,15 @@ SHEET = """
     pure BF16 | updates rounded away | model.to(torch.bfloat16) | 03
     stored attention scores | more traffic | attn_implementation="eager" | 01
     AdamW, fused | none | AdamW(…, fused=True) | 01
-    8-bit AdamW | states rounded to 8 bits | bitsandbytes' AdamW8bit | 08
-    step in the backward | no accumulation, no clipping | optimizer_in_bwd=True | 08
-    AdamW's states on the host | a step over PCIe | torchao's CPUOffloadOptimizer | 08
+    8-bit AdamW | states rounded to 8 bits | bitsandbytes' AdamW8bit | 09
+    step in the backward | no accumulation, no clipping | optimizer_in_bwd=True | 09
+    AdamW's states on the host | a step over PCIe | torchao's CPUOffloadOptimizer | 09
     every block checkpointed | a second forward | gradient_checkpointing=True | 04
     every second block | half a second forward | checkpoint(block, x) | 04
     accumulation, one sequence a pass | smaller products | gradient_accumulation_steps=8 | 05
-    LoRA of rank 16, BF16 base | few weights train | peft.LoraConfig(r=16) | 08
-    QLoRA of rank 16 | few train, base in 4 bits | load_in_4bit=True | 08
-    fully_shard on 8 cards, a rank | 3× the weights sent | fully_shard(block) | 09
+    LoRA of rank 16, BF16 base | few weights train | peft.LoraConfig(r=16) | 10
+    QLoRA of rank 16 | few train, base in 4 bits | load_in_4bit=True | 10
+    fully_shard on 8 cards, a rank | 3× the weights sent | fully_shard(block) | 11
     half the sequence | shorter context | max_length=1024 | 01
     checkpoints and fused AdamW | a second forward | both | 04
 """

@@ -58,11 +58,11 @@ CHAPTERS = {
     "05_gradient_accumulation": ("G",),
     "06_fp8_training": ("H",),
     "07_my_job_died": ("I",),
-    "08_smaller_states": ("K", "C348-C366", "M"),
-    "09_many_gpus": ("J",),
+    "09_smaller_states": ("K", "C348-C366", "M"),
+    "11_many_gpus": ("J",),
     "10_make_it_fit": ("O", "P"),
-    "11_cards_and_inference": ("C", "C343-C347"),
-    "12_todays_jobs": ("Q",),
+    "12_cards_and_inference": ("C", "C343-C347"),
+    "13_todays_jobs": ("Q",),
 }
 """The groups (or ranges of ids) that a chapter settles."""
 
@@ -241,7 +241,7 @@ def count_verdicts(claims: Iterable[Claim]) -> dict[str, int]:
 def printed_and_so(chapter: str, *claim_ids: str) -> Text:
     """How many of a chapter's claims have each verdict, and some of them: as one reads them, and what is so.
 
-    >>> print(printed_and_so("11_cards_and_inference", "C085"))
+    >>> print(printed_and_so("12_cards_and_inference", "C085"))
     5 true, 14 conditional, 3 wrong, 1 outdated
     <BLANKLINE>
     You may read: The registers of a card move about 20 TB/s.

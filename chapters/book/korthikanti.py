@@ -1,4 +1,4 @@
-"""Korthikanti et al. 2022 (arXiv:2205.05198), addend by addend: what chapters 04, 09 and C compare with our ledger.
+"""Korthikanti et al. 2022 (arXiv:2205.05198), addend by addend: what chapters 04, 11 and C compare with our ledger.
 
 Letters: s sequence, b micro-batch, h hidden size, a heads, L layers, v vocabulary, t tensor-parallel size, B global
 batch. Values have 16 bits, dropout masks one byte. ``paper_setup`` makes paper and ledger the same model.

@@ -380,8 +380,8 @@ MEASUREMENTS: dict[tuple[str, str], Callable[[str], Measured]] = {
     ("06", "fp8_products"): record_fp8_products,
     ("07", "context"): record_context,
     ("07", "cublas_workspace"): record_cublas_workspace,
-    ("08", "optimizer_steps"): record_optimizer_steps,
-    ("09", "ranks"): record_ranks,
+    ("09", "optimizer_steps"): record_optimizer_steps,
+    ("11", "ranks"): record_ranks,
 }
 
 

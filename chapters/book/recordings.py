@@ -33,7 +33,7 @@ SHOWS = {
         "fp8_products",
     ): "the times of matrix products in bf16 and in FP8, with casts and without",
     ("07", "context"): "what a process takes on the card beside its tensors",
-    ("08", "optimizer_steps"): "peak and time of a step under each optimizer",
+    ("09", "optimizer_steps"): "peak and time of a step under each optimizer",
 }
 """What a reader sees of a recording, by chapter and name: those that a chapter's cell prints."""
 

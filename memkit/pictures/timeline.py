@@ -3,7 +3,7 @@
 Bars show a step or choices (chapters 00, 01, 08, 10, explorers of plans). An instant of the training step is a bar,
 its pieces are the parts.
 
-Over time every allocation and free stands in order, stacked by part, one panel a timeline (chapters 01, 04, 05, 07, 08,
+Over time every allocation and free stands in order, stacked by part, one panel a timeline (chapters 01, 04, 05, 07, 09,
 09): there one sees how a step gets from one to the next: the sawtooth of micro-batches, the second run of a checkpoint,
 the spike at the logits.
 """

@@ -45,7 +45,7 @@ class BatchPlanner(Explorer, status=(230, 106, 180, 147, 112)):
             optimizer=FUSED_ADAMW,
             **sizes,
         )
-        # DDP's buckets, a second copy of the gradients on each of several ranks (chapter 09)
+        # DDP's buckets, a second copy of the gradients on each of several ranks (chapter 11)
         weights = tensor_bytes(count_parameters(own.model), own.precision.weight_dtype)
         buckets = round_up(weights) if dp_size > 1 else 0
         card, peaks, seconds = CARDS[card], {}, {}

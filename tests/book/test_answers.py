@@ -219,7 +219,7 @@ RIGHT = [
     ("7.6", ("Classifier.statistics", 4_194_304)),
     ("7.6", ("statistics()", 4 * MIB)),
     ("10.4", lambda p, c, k: c - k - int((c - k) / 100) - p),
-    ("11.1", 25_700),
+    ("12.1", 25_700),
 ]
 TOLD = [
     ("0.1", 667.6, "the number of MiB"),
@@ -384,13 +384,13 @@ TOLD = [
     ("7.5", recovers_in_finally, "a finally runs after any"),
     ("7.5", lambda step, recover: step() or True, "raised OutOfMemoryError"),
     ("7.6", (f"chapter_07.py:{LEAK_LINE}", LEAK_BYTES), "the name of the function"),
-    ("8.1", 92_000_000, "one digit more"),
-    ("8.1", 91.6, "the number of MB."),
-    ("8.1", 87.3, "the number of MiB."),
-    ("8.2", 6_800_000, "one digit more"),
-    ("8.2", 6.82, "the number of millions."),
+    ("9.1", 92_000_000, "one digit more"),
+    ("9.1", 91.6, "the number of MB."),
+    ("9.1", 87.3, "the number of MiB."),
+    ("9.2", 6_800_000, "one digit more"),
+    ("9.2", 6.82, "the number of millions."),
     (
-        "9.3",
+        "11.3",
         lambda P, stage, n: {0: 16, 1: 14, 2: 8, 3: 16 / n}[stage] * P,
         "table that you may read",
     ),

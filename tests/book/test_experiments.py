@@ -173,11 +173,11 @@ def test_what_a_larger_rank_costs():
     for base in ("nf4", "as loaded"):
         assert (
             f"{recomputed_peak(base, 16)} to {recomputed_peak(base, 256)}"
-            in texts_of("08")["qlora-logits"]
+            in texts_of("09")["qlora-logits"]
         )
 
 
 def test_what_32_bit_states_of_an_embedding_cost():
     values = count_by_kind(LLAMA_32_1B)["embedding"]
-    assert f"{values:,} values" in texts_of("08")["eight-bit-rules"]
-    assert f"{values * (8 - 2) / 1e9:.1f} GB" in texts_of("08")["eight-bit-rules"]
+    assert f"{values:,} values" in texts_of("09")["eight-bit-rules"]
+    assert f"{values * (8 - 2) / 1e9:.1f} GB" in texts_of("09")["eight-bit-rules"]

@@ -162,7 +162,7 @@ def test_the_third_figure_of_torchtitan_s_page_agrees_less():
 
 
 def test_six_gigabytes_are_reached_at_1346_tokens():
-    """Chapter 08's recipe of QLoRA: the longest sequence whose step stays below 6 GB, beside the recipe's batch."""
+    """Chapter 09's recipe of QLoRA: the longest sequence whose step stays below 6 GB, beside the recipe's batch."""
     recipe = Job(
         model=models.LLAMA_2_7B,
         precision=recipes.AUTOCAST_BF16,
@@ -182,7 +182,7 @@ def test_six_gigabytes_are_reached_at_1346_tokens():
 
     assert peak(1346) <= 6 * 10**9 < peak(1347)
     assert 8192 / 1346 == pytest.approx(6.1, abs=0.05)
-    text, rule = texts_of("08")["qlora-logits"], texts_of("08")["rule"]
+    text, rule = texts_of("09")["qlora-logits"], texts_of("09")["rule"]
     assert all(words in text for words in ("1,346 tokens", "six times smaller", "8,192"))
     assert "six times smaller" in rule and "1,346 tokens" in rule
 
@@ -213,7 +213,7 @@ def test_collectives_call_record_stream_no_more():
         path.read_text(encoding="utf-8") for path in (fsdp / "_fully_shard").glob("*.py")
     )
     assert "foreach_all_gather" in newer and "record_stream(" not in newer
-    told = texts_of("09")["cluster"]
+    told = texts_of("11")["cluster"]
     assert "PyTorch 2.7 " in told and "`record_stream`" in told
     assert "pytorch#148590" in told and "pytorch#194701" in told
 
@@ -223,8 +223,8 @@ BRIDGED = ("A100 PCIe 40 GB", "A100 PCIe 80 GB", "H100 PCIe", "H100 NVL", "RTX 3
 
 
 def test_a_bridge_joins_two_cards_and_the_text_says_so():
-    """1.5 F/B of chapter 09 by NVLink and by PCIe, and how much faster the bridge is, for the cards that have one."""
-    told, at_ten = texts_of("09")["explorer-text"], texts_of("10")["planner-cards"]
+    """1.5 F/B of chapter 11 by NVLink and by PCIe, and how much faster the bridge is, for the cards that have one."""
+    told, at_ten = texts_of("11")["explorer-text"], texts_of("10")["planner-cards"]
     card = CARDS["H100 PCIe"]
     flops = 1e12 * card.peak_tflops["bfloat16"]
     by_nvlink, by_pcie = (1.5 * flops / card.bytes_per_s_among(num_cards) for num_cards in (2, 8))
@@ -252,7 +252,7 @@ def test_the_public_run_has_four_sequences_on_each_card():
     )
     wide = Layout(stage=3, dp_size=2, param_dtype="bfloat16", reduce_dtype="bfloat16")
     assert estimate_sharded(replace(run, precision=recipes.FP32), wide).peak_bytes == 80_302_612_992
-    cell = texts_of("09")["public-run"]
+    cell = texts_of("11")["public-run"]
     assert cell.count("micro_batch_size=4") == cell.count("micro_batch_size") == 1
     kept = estimate_sharded(run, Layout(stage=3, dp_size=2, reduce_dtype="bfloat16"))
     step = kept.for_step(2)
@@ -266,7 +266,7 @@ def test_the_public_run_has_four_sequences_on_each_card():
             "%", " %"
         )
     )
-    assert told in texts_of("09")["rule"]
+    assert told in texts_of("11")["rule"]
 
 
 def test_megatron_s_distributed_optimizer_shards_states_only():

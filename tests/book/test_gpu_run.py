@@ -210,7 +210,7 @@ def test_a_pretended_card_is_named_in_the_files_and_costs_a_line_for_each_thing_
         monkeypatch.setattr(record, name, lambda: None)
     assert record.main(["--folder", str(tmp_path)]) == 1
     kept = {path.name for path in tmp_path.iterdir()}
-    assert kept == {"01_card_nvidia-h200.json", "09_ranks_nvidia-h200.json"}
+    assert kept == {"01_card_nvidia-h200.json", "11_ranks_nvidia-h200.json"}
     (card,) = load_recordings("01", tmp_path)
     assert card.provenance["card"] == "NVIDIA H200"
     assert (card.numbers["total_memory_bytes"], card.numbers["compute_capability"]) == (

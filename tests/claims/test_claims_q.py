@@ -21,7 +21,7 @@ from memkit.units import GIB
 from stepscope.inference import kv_cache_bytes
 from stepscope.setup import AdapterConfig, Job
 
-CHAPTER = Path(__file__).parents[2] / "chapters" / "12_todays_jobs.ipynb"
+CHAPTER = Path(__file__).parents[2] / "chapters" / "13_todays_jobs.ipynb"
 LAYERS, PER_TOKEN, EXPERTS = 48, 8, 128
 NF4 = 4.127 / 8
 """Bytes per parameter, scales included: what C366 counts."""
@@ -29,7 +29,7 @@ NF4 = 4.127 / 8
 
 @cache
 def after(*cells: str) -> dict:
-    """The names of chapter 12 after its setup and these cells."""
+    """The names of chapter 13 after its setup and these cells."""
     names = dict(after_setup(CHAPTER))
     for cell in cells:
         exec(texts_of("12")[cell], names)
@@ -163,7 +163,7 @@ def test_C428(figures):
 
 @pytest.mark.parametrize("implementation", ["eager", "grouped_mm"])
 def test_the_sum_of_experts_and_adapters_is_kept(implementation):
-    """Chapter 12.1: with adapters on the experts autograd keeps as many bytes more as the experts have."""
+    """Chapter 13.1: with adapters on the experts autograd keeps as many bytes more as the experts have."""
     transformers, peft = pytest.importorskip("transformers"), pytest.importorskip("peft")
     config = transformers.Qwen3MoeConfig(
         vocab_size=64,

@@ -67,7 +67,7 @@ def test_there_is_a_page_for_every_chapter_and_it_bears_its_title(soups):
     for path in CHAPTERS:
         question = soups["index.html"].find(id=path.stem).find_all_next("p", limit=2)[1].text[:25]
         assert any(question in cell.source for cell in nbformat.read(path, as_version=4).cells)
-    assert {"00", "08"} <= {image["src"][9:11] for image in soups["index.html"].select("img")}
+    assert {"00", "09"} <= {image["src"][9:11] for image in soups["index.html"].select("img")}
 
 
 def test_every_link_leads_somewhere(site, soups):

@@ -22,11 +22,11 @@ Reading order:
 - ``chapter_05``: gradient accumulation, equal to the big batch, and its price
 - ``chapter_06``: what eight bits hold, and what they save
 - ``chapter_07``: reading memory and running out of it
-- ``chapter_08``: states in few bits, adapters, offload
-- ``chapter_09``: what a rank keeps, gathers and sends
+- ``chapter_09``: states in few bits, adapters, offload
+- ``chapter_11``: what a rank keeps, gathers and sends
 - ``chapter_10``: from "it does not fit" to a run
-- ``chapter_11``: cards, and what inference keeps
-- ``chapter_12``: experts, long sequences, two programs on one card
+- ``chapter_12``: cards, and what inference keeps
+- ``chapter_13``: experts, long sequences, two programs on one card
 """
 
 import copy

@@ -1,229 +1,240 @@
-"""The exercises of chapter 09: what a rank keeps, gathers and sends."""
+"""The exercises of chapter 09: states in few bits, adapters, offload."""
 
-from functools import cache
-
-from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
-from book.exercises.answers import whole
-from memkit.formula.parameters import block_parameters
-from memkit.models import LLAMA_2_7B
-from memkit.recipes import FUSED_ADAMW
-from memkit.setup import TrainingSetup
-from memkit.units import GIB, format_bytes
-from stepscope.setup import Layout
-from stepscope.sharding import estimate_sharded, step_traffic
-
-BLOCK_PARAMETERS = sum(parameter.count for parameter in block_parameters(LLAMA_2_7B))
-LLAMA_2_7B_PARAMETERS = 6_738_415_616
-ROOM_BYTES, MOST_RANKS = 76 * GIB, 8
+from book.exercises import FunctionExercise, NumberExercise
 
 
-def rank_bytes(P, stage, n, sizes=(2, 2, 12), cut=(3, 2, 1)):
-    """Bytes at rest of P parameters on one of n ranks: weights, gradients, states, each divided from a stage on."""
-    return sum(
-        size * P / (n if stage >= first else 1) for size, first in zip(sizes, cut, strict=True)
-    )
+def lora_bytes(base, adapters, width):
+    """Weights of the base in bf16; of the adapters weights, gradients and Adam's two states, all of one width."""
+    return 2 * base + 4 * width * adapters
 
 
-def moved(stage, m, syncs_each, reduce=2, gathers=2, scatter=1):
-    """Traffic of a window in units of P: DDP's all-reduces, or stage 3's gathers and reduce-scatters."""
-    times = m if syncs_each else 1
-    return reduce * times if stage == 0 else gathers * m + scatter * times
+def kept_values(tokens, layers):
+    """Input values that autograd keeps for linear layers, each (inputs, outputs, whether its weight is trained)."""
+    return sum(tokens * num_inputs for num_inputs, _, is_trained in layers if is_trained)
 
 
-@cache
-def peak_and_traffic(stage: int, dp_size: int) -> tuple[int, int]:
-    """The peak of a rank and the bytes that it sends, for the run of exercise 9.6."""
-    setup = TrainingSetup(model=LLAMA_2_7B, seq_len=2048, micro_batch_size=4, optimizer=FUSED_ADAMW)
-    layout = Layout(stage=stage, dp_size=dp_size, param_dtype="bfloat16", reduce_dtype="float32")
-    peak_bytes = estimate_sharded(setup, layout).for_step(2).peak_bytes
-    return peak_bytes, step_traffic(setup, layout).sent_bytes
+def standing(sizes, n, alone=None):
+    """Gradient values in memory together with n micro-batches; ``alone``: those of a step in the backward."""
+    return sum(sizes) if n > 1 else max(sizes) if alone is None else alone
 
 
-def judge_layout(layout: object) -> str | None:
-    """Whether a stage and a number of ranks fit, with the fewest ranks and then the least traffic."""
-    pair = tuple(map(whole, layout)) if isinstance(layout, (tuple, list)) else ()
-    if not (len(pair) == 2 and all(type(n) is int for n in pair)):
-        return f"{layout!r} is not a pair of whole numbers: (stage, ranks)."
-    stage, ranks = pair
-    if stage not in (2, 3) or ranks not in (1, 2, 4, 8):
-        turned = " The stage comes first." if stage in (1, 2, 4, 8) and ranks in (2, 3) else ""
-        return (
-            f"(stage, ranks) = {stage}, {ranks}: take stage 2 or 3, and 1, 2, 4 or 8 ranks.{turned}"
-        )
-    peak, sent = peak_and_traffic(stage, ranks)
-    if peak > ROOM_BYTES:
-        return f"It peaks at {format_bytes(peak)} a rank; the room is {format_bytes(ROOM_BYTES)}."
-    for fewer in (n for n in (1, 2, 4, 8) if n < ranks):
-        if any(peak_and_traffic(other, fewer)[0] <= ROOM_BYTES for other in (2, 3)):
-            return f"It fits, at {format_bytes(peak)}. So does a run on {fewer} ranks."
-    if stage == 3 and peak_and_traffic(2, ranks)[0] <= ROOM_BYTES:
-        less = peak_and_traffic(2, ranks)[1]
-        return (
-            f"It fits, at {format_bytes(peak)}, and sends {format_bytes(sent)} a step. The other stage fits on as many "
-            f"ranks and sends {format_bytes(less)}."
-        )
-    return None
+def rest(sizes, states):
+    """Bytes of weights in 16 bits and of states."""
+    return (2 + states) * sum(sizes)
+
+
+def model_bytes(sizes, states, n):
+    """Bytes of weights, states and gradients at their highest, with n micro-batches."""
+    return rest(sizes, states) + 2 * standing(sizes, n)
 
 
 EXERCISES = (
     NumberExercise(
         id="9.1",
-        letters={"P": 7},
-        formula="2 * P + 14 * P / 16",
-        unit="GB",
-        tolerance=0.007,
-        also=(20, 20.1, 20.125),
-        because="2 B × 7 B of weights stay whole; 14 B × 7 B ÷ 16 = 6.125 GB: together 20.125 GB.",
+        letters={"n": 4096 * 11008, "scales": "4 * n // 256"},
+        formula="2 * (n + scales)",
+        tolerance=0.001,
+        also=(91_600_000, 91_500_000, "2.03 * n", 2.03 * 45.1e6),
+        because="Two codes of one byte, and a float32 scale for each 256 of them: 2.03 B a parameter.",
         table="""
-        16 * P / 16 :: That is stage 3: all 16 bytes are divided. Under stage 2 the weights stay whole.
-        4 * P + 12 * P / 16 :: That is stage 1: under stage 2 the gradients are divided too.
-        16 * P :: That is DDP: nothing is divided.
-        8 * P :: The number that you may read for stage 2 on 8 ranks. Divide part by part.
-        14 * P / 16 :: That is the divided part. The whole weights come on top.
-        14 * P :: You divided nothing of the 14 bytes, or took what you may read for stage 1.
-        2 * P :: That is the whole weights alone, or stage 3 on 8 ranks. Add the divided part.
-        2 * P + 14 * P / 8 :: That is stage 2 on 8 ranks. Here are 16.
-        12 * P / 16 :: Those are the states alone. Weights and gradients take memory too.
-        4 * P :: Weights and gradients, both whole. Stage 2 divides the gradients, and the states come on top.
-        2 * P + 12 * P / 16 :: The gradients are missing: 14 bytes are divided, 2 of them the gradient's.
-        14 * P + 2 * P / 16 :: You divided the gradients alone. Stage 2 also divides what stage 1 does: the states.
+        n :: That is one byte a parameter. Adam keeps two states.
+        2 * n :: The codes are right. Each block of 256 has a float32 scale as well.
+        n + scales :: That is one state with its scales; Adam keeps two.
+        2 * n + scales :: The scales are half of what they should be: each state has its own, and one has 4 bytes.
+        8 * n :: That is AdamW in float32: 4 bytes, twice.
+        16 * n :: A code has 8 bits, which is one byte, not eight.
+        4 * n :: That is AdamW in bfloat16: 2 bytes, twice.
+        2 * (n + scales // 4) :: A scale is a float32: 4 bytes, not one.
+        2 * (n + 4 * n // 64) :: Blocks of 64 are NF4's, of weights; these are of 256.
+        2 * scales :: Those are the scales alone; each value has a code of one byte, twice.
+        4 * n + 2 * scales :: A code has one byte, not two; and the weight is no state.
+        2 * (n + 4 * n // 2048) :: Blocks of 2,048 are the paper's; here a scale serves 256 values.
+        2 * (n + 2 * scales) :: A scale is a float32: 4 bytes, not eight.
+        n + 2 * scales :: A code has 8 bits, one byte; those would be 4-bit codes.
         """,
     ),
     NumberExercise(
         id="9.2",
-        letters={"block": BLOCK_PARAMETERS, "model": LLAMA_2_7B_PARAMETERS},
-        formula="4 * block",
-        tolerance=0.005,
-        because="The buffer of the all-gather and the tensors copied out of it, 2 bytes a parameter each.",
+        letters={"L": 32, "r": 16, "h": 4096, "v": 8 * 128},
+        formula="L * r * ((h + h) + (h + v))",
+        unit="parameters",
+        tolerance=0.001,
+        also=(6_820_000, 6_810_000),
+        because="32 · 16 · ((4,096 + 4,096) + (4,096 + 1,024)): the value projection has 8 heads of 128, not 32.",
         table="""
-        2 * block :: The tensors alone. The gather's buffer is kept until the next block has its own.
-        8 * block :: Both are there, but in float32. The policy gathers in bfloat16.
-        block :: That is the number of parameters; each has 2 bytes.
-        block // 2 :: You divided by 8. A gathered block is whole on every rank.
-        block // 4 :: That is the rank's share in bfloat16. The block is gathered.
-        2 * model :: That is the whole model. Blocks are gathered one at a time.
-        6 * block :: There are three copies for an instant only, until the last block's buffer is freed.
-        2 * block + block // 4 :: The buffer is whole too: an all-gather fills all of it.
-        7 * block // 2 :: Seven eighths come over the wire; the rank's own eighth is in the buffer as well.
-        16 * block :: 16 bytes a parameter are the states at rest. What is gathered are weights.
+        L * r * 8 * h :: That is Llama-2-7B's count: adapters beside all four matrices, each with 4,096 outputs.
+        L * r * 4 * h :: You gave the value projection 4,096 outputs. Grouped heads: 8 · 128 = 1,024.
+        r * (3 * h + v) :: That is one layer. There are 32.
+        L * r * 2 * h :: This is the query's adapter alone, or both adapters with their A (r · in) and without B.
+        L * r * (h + v) :: This is the value's adapter alone, or both adapters with their B (out · r) and without A.
+        2 * L * r * (3 * h + v) :: Twice too many. Did you take rank 32, count each matrix twice, add key and output,
+            or give bytes in 16 bits?
+        2 * L * r * (h + v) :: That is key and value; or a value projection with 1,024 inputs. Each reads 4,096.
+        L * r * (3 * h + 128) :: You gave the value projection one head, 128 outputs. There are 8 of them.
+        L * r // 2 * (3 * h + v) :: That is rank 8.
+        L * (3 * h + v) :: You left out the rank: A has r · in values, and B has out · r.
+        L * r * (4 * h + 2 * v) :: That is query, key and value; only two of them have an adapter here.
+        L * r * (3 * h + v) + L * (h + v) :: A and B have no bias: r · (in + out) is all.
+        L * r * 3 * h :: You gave the value projection 8 outputs, or none. It has 8 heads of 128.
+        4 * L * r * (3 * h + v) :: Parameters were asked for. That is their bytes in float32; or rank 64.
+        L * h * (h + v) :: That is W itself, query and value: in · out. An adapter has r · (in + out).
         """,
     ),
     FunctionExercise(
         id="9.3",
-        letters={"at_rest": rank_bytes},
-        right=rank_bytes,
-        tolerance=1e-6,
-        probes=(*((7 * 10**9, stage, 8) for stage in range(4)), (10**9, 2, 64), (10**9, 3, 1)),
-        because="38.5, 26.25 and 14.0 GB for 7 billion parameters on 8 ranks.",
+        right=kept_values,
+        probes=(
+            (8, ((64, 256, True), (256, 32, False))),
+            (100, ((3, 5, False), (5, 7, True), (7, 4, True))),
+            (2048, ((4096, 11008, False), (11008, 4096, False))),
+        ),
+        also=("sum(tokens * rows * trained for rows, _, trained in layers)",),
+        because=(
+            "Only the weight's gradient needs the input. The gradient of the input needs the weight, which stays."
+        ),
         table="""
-        16 * P / (n if stage else 1) :: Stages 1 and 2 divide only a part of the 16 bytes.
-        16 * P / {0: 1, 1: 4, 2: 8, 3: n}[stage] :: 4× and 8× are limits for many ranks, and not what 8 ranks save.
-        {0: 16, 1: 14, 2: 8, 3: 2}[stage] * P ; {0: 16, 1: 14, 2: 8, 3: 16 / n}[stage] * P :: The table that you may
-            read: its stages 1 and 2 are not ZeRO's.
-        at_rest(P, stage, n, cut=(4, 4, 1)) :: Only the optimizer's 12 bytes are divided, also in stages 2 and 3.
-        at_rest(P, stage, n, sizes=(2, 2, 8)) :: The master copy is missing: the optimizer has 4 + 4 + 4 bytes.
-        at_rest(P, stage, n, cut=(3, 2, 4)) :: Stage 1 divides nothing, and the optimizer's states stay whole in all
-            stages.
-        at_rest(P, stage, n, cut=(3, 2 if stage < 3 else 4, 1 if stage < 2 else 4)) :: A stage divides what the
-            stages before it divide, and one part more.
-        at_rest(P, stage, n, cut=(3, 3, 1)) :: Your stage 2 is stage 1. Stage 2 divides the gradients too.
-        16 * P / n ; 16 * P / n if stage == 0 else at_rest(P, stage, n) :: Only stage 3 divides all 16 bytes; DDP,
-            stage 0, divides none.
-        at_rest(P, {1: 2, 2: 1}.get(stage, stage), n) :: Your stages 1 and 2 are exchanged. Stage 1 divides the states
-            alone.
-        at_rest(P, min(stage, 2), n) :: Stages 0 to 2 are right. Stage 3 divides the weights as well.
-        at_rest(P, stage, n, cut=(4, 3, 2)) :: Each part is divided one stage too late: the states are divided from
-            stage 1 on, not after it.
-        at_rest(P, min(stage + 1, 3), n) :: What you give for a stage is the next one's. Stage 0 is DDP: all is whole.
-        at_rest(P, stage, n, sizes=(4, 4, 8)) :: That is the recipe 4 + 4 + 8, all in float32. The one asked for is 2
-            + 2 + 12.
-        at_rest(P, stage, n) / 10**9 :: Right in GB. The answer is in bytes.
+        sum(tokens * rows for rows, _, _ in layers) :: That is every layer's input, as if all were trained.
+        sum(tokens * rows for rows, _, trained in layers if not trained) :: Turned round: these are the inputs of the
+            frozen layers.
+        sum(tokens * out for _, out, trained in layers if trained) :: These are the outputs. A product's gradients
+            need its factors, not its result.
+        sum(rows * out for rows, out, trained in layers if trained) :: These are weights, which are there anyway.
+            What does the forward have to keep?
+        sum(rows for rows, _, trained in layers if trained) :: That is for one token. Each token has input values of
+            its own.
+        sum(tokens * rows * out for rows, out, trained in layers if trained) :: Inputs times outputs is the weight. A
+            layer's input has `tokens` times its number of inputs.
+        0 :: A trained weight's gradient is made of the input: that is kept.
+        sum(2 * tokens * rows for rows, _, trained in layers if trained) :: Values were asked for, not bytes in
+            bfloat16.
+        sum(4 * tokens * rows for rows, _, trained in layers if trained) :: Values were asked for, not bytes in
+            float32.
+        sum(tokens * (rows + out) for rows, out, trained in layers if trained) :: Inputs and outputs: a product's
+            gradients need its factors, not its result.
+        sum( tokens * rows for i, (rows, _, _) in enumerate(layers) if any(t for *_, t in layers[: i + 1]) ) :: That
+            is every input from the first trained layer on. A frozen one needs its weight, not its input.
+        sum(tokens * rows for i, (rows, _, t) in enumerate(layers) if t or not i) :: The first layer's input is no
+            exception: its gradient is made of the weight, not of the input.
+        sum(tokens * rows for i, (rows, _, t) in enumerate(layers) if t and i) :: The first layer's input is no
+            exception: if its weight is trained, it is kept.
+        sum(tokens * min(rows, out) for rows, out, trained in layers if trained) :: It is the input that is kept,
+            whether the output is smaller or not.
+        sum(tokens * rows * any(t for *_, t in layers) for rows, _, _ in layers) :: One trained layer does not make
+            the frozen ones keep their inputs: each decides for itself.
         """,
     ),
     FunctionExercise(
         id="9.4",
-        letters={"moved": moved},
-        right=moved,
+        right=lora_bytes,
+        unit="bytes",
         tolerance=1e-9,
-        probes=(
-            (0, 1, True),
-            (0, 4, True),
-            (0, 4, False),
-            (3, 1, True),
-            (3, 4, True),
-            (3, 4, False),
-        ),
-        because="Gradients can wait for the last micro-batch; weights are gathered twice in each.",
+        probes=((6_738_415_616, 16_777_216, 4), (8_030_261_248, 6_815_744, 2), (10, 1, 4)),
+        also=("base * 2 + adapters * (width + width + 2 * width)",),
+        because="Frozen weights cost their own bytes and nothing else; there is no master copy.",
         table="""
-        moved(stage, m, True) :: This is still the broken version. With syncs_each=False the gradients are sent
-            once.
-        (2 if stage == 0 else 3) * (m if syncs_each else 1) :: no_sync holds gradients back. Stage 3 gathers the
-            weights for each micro-batch all the same.
-        moved(stage, m, True, reduce=1) :: An all-reduce moves its bytes twice: it reduces, and gathers what is
-            reduced.
-        2 * (m if syncs_each else 1) if stage == 0 else 2 + (m if syncs_each else 1) :: You gather the weights once a
-            window. They are freed after each block.
-        moved(stage, m, syncs_each, gathers=1) :: You gather once a micro-batch. The backward gathers again.
-        moved(stage, m, syncs_each, reduce=1) :: Stage 3 is right. Under DDP an all-reduce moves its bytes twice.
-        moved(stage, m, syncs_each, scatter=2) :: A reduce-scatter moves its bytes once. Twice is an all-reduce,
-            DDP's.
-        moved(stage, m, not syncs_each) :: You took syncs_each the other way round: True sends gradients after each
-            micro-batch.
-        moved(stage, m, syncs_each or stage == 3) :: DDP is right. Under stage 3 too, gradients that are held back are
-            reduced once.
-        moved(stage, m, syncs_each, gathers=2 if syncs_each else 1) :: Holding gradients back changes no gather: the
-            weights are gathered twice in each micro-batch.
-        moved(stage, m, syncs_each or stage == 0) :: Stage 3 is right. Under DDP too gradients that are held back go
-            once.
-        2 if stage == 0 else 3 * m :: With syncs_each DDP sends its gradients after every micro-batch; without, stage
-            3 reduces once.
-        2 if stage == 0 else 2 * m + 1 :: In yours the gradients always go once. With syncs_each=True they go after
-            each micro-batch.
-        moved(stage, m, syncs_each and stage == 0) :: DDP is right. With syncs_each=True stage 3 too reduces after
-            each micro-batch.
-        2 * m if stage == 0 else 2 * m + 1 :: syncs_each changes nothing in yours: it says how often the gradients go.
-        moved(stage, m, syncs_each, gathers=0, scatter=2) :: Stage 3 moves weights too: gathered in the forward and in
-            the backward of each micro-batch.
-        (2 if stage == 0 else 3) * m if syncs_each else 2 if stage == 0 else 2 * m :: Held back is not left out: under
-            stage 3 too the gradients are reduced once, after the last.
+        2 * base + 16 * adapters :: 16 bytes are float32; width says which it is.
+        2 * base + 12 * adapters :: This is still the broken version: 12 bytes, whatever the width.
+        2 * base + 12 * width * adapters :: 12 is a number of bytes, not of tensors. How many tensors of `width` bytes
+            per value does an adapter have?
+        4 * base + 4 * width * adapters :: The base is bfloat16, 2 bytes, and has no gradient.
+        2 * base + 3 * width * adapters :: Weight, gradient and two states are four, not three.
+        2 * base + 2 * width * adapters :: Adam's two states are missing, or the weight and gradient.
+        4 * width * adapters :: The frozen weights are still in memory.
+        2 * base :: The adapters' own tensors are missing.
+        2 * base + width * adapters :: That is one tensor of the adapters: which three come on top of their weights?
+        width * base + 4 * width * adapters :: The base stays bfloat16, 2 bytes, whatever width the adapters have.
+        2 * base + (4 * width + 4) * adapters :: There is no master copy: weight, gradient and two states are all.
+        2 * base + (2 + 3 * width) * adapters :: The adapters' weights have `width` bytes too; it is the base that has
+            2.
+        2 * base + (2 * width + 8) * adapters :: The states have the adapters' width too: torch makes them in the
+            dtype of the weights.
+        4 * width * (base + adapters) :: The base is frozen: 2 bytes a value, and neither gradient nor states.
+        8 * base + 4 * width * adapters :: The base is frozen: it has its weights alone, no gradient and no states.
+        2 * base + (3 * width + 4) * adapters :: Gradients have the adapters' width too: torch makes them in the dtype
+            of the weights.
         """,
-    ),
-    ChoiceExercise(
-        id="9.5",
-        right="c",
-        because="At 64 ranks the activations are nearly all of the peak, and no stage divides them.",
-        table="""
-        a :: From 64 to 512 ranks a share shrinks from little to less. Look at the last bars of the explorer.
-        b :: Stage 2 keeps more, not less: the whole weights through the step.
-        d :: Offload moves the shares, of which a rank of 64 has 1.6 GiB. What fills the rest?
-        """,
-    ),
-    JudgedExercise(
-        id="9.6",
-        judge=judge_layout,
-        because="Where both stages fit on as many ranks, the weights may as well stay gathered.",
     ),
     NumberExercise(
-        id="9.7",
-        letters={"P": LLAMA_2_7B_PARAMETERS},
-        formula="4 * P // 8",
-        tolerance=0.01,
-        also=(3.37e9, 3.4e9),
-        because="Each rank all-reduces its own eighth of the gradient between the nodes: 4 B × 6,738,415,616 ÷ 8.",
+        id="9.5",
+        letters={"P": 6_738_415_616},
+        formula="4 * P",
+        tolerance=0.002,
+        also=(2.7e10, 26_950_000_000),
+        because="2 B a parameter to the host as gradients, 2 B back as weights, whatever the batch is.",
         table="""
-        4 * P :: The whole gradient crosses under DDP. Here it was reduced to shares first.
-        2 * P // 8 :: Your gradients have 2 bytes; they are reduced in float32.
-        P // 8 :: A share's gradients without their 4 bytes each.
-        4 * P // 24 :: You divided by all 24 ranks. Each node has reduced the gradient among its own eight.
-        4 * P // 3 :: You divided by the three nodes. Each rank of a node has an eighth of the gradient.
-        P :: You counted gradients, not bytes, and did not divide; or you counted both ways of the all-reduce.
-        2 * P // 24 :: Two slips: an eighth and not a 24th, and 4 bytes a gradient.
-        12 * P :: 3 M is what moves inside a node under stage 3.
-        2 * P :: The whole gradient, in bfloat16: it is an eighth, in float32.
-        4 * P * 7 // 8 :: What is sent inside a node. Asked is what goes between the nodes.
-        2 * 4 * P // 8 * 2 // 3 :: What a ring of three sends for it: twice two thirds. Asked is the tensor that is
-            all-reduced.
-        4 * P // 8 * 2 // 3 :: Two thirds of what is all-reduced. Asked is all of it.
+        2 * P :: That is one direction. Gradients go there, new weights come back.
+        8 * P :: 4 B a value is float32. Here weights and gradients are bfloat16.
+        P :: That is a count of values; each has 2 bytes, and both directions count.
+        0 :: The step is done on the host: it needs the gradients, and the card needs the new weights.
+        10 * P ; 12 * P ; 14 * P :: The states stay on the host and never cross the link.
+        6 * P :: Weights need not go to the host: their copy is there already. Nor is one of the two ways in float32.
+        4 * 7_000_000_000 :: 7 billion is 4 % too many: count the model's parameters as they are.
+        4 * 6_700_000_000 :: Two digits of the count give two of the answer: take 6.738 billion.
+        16 * P :: That is what card and host keep in float32, not what moves.
+        4 * P / 31.5e9 ; 0.86 :: That is in seconds, at 31.5 GB/s. Asked are the bytes.
+        """,
+    ),
+    FunctionExercise(
+        id="9.6",
+        letters={"rest": rest, "standing": standing, "right": model_bytes},
+        right=model_bytes,
+        unit="bytes",
+        tolerance=1e-9,
+        probes=(
+            ((50, 400, 30), 2, 1),
+            ((50, 400, 30), 4, 8),
+            ((7, 3, 9, 5), 8, 1),
+            ((7, 3, 9, 5), 2, 2),
+        ),
+        also=(
+            "(2 + states) * sum(sizes) + 2 * (max if n == 1 else sum)(sizes)",
+            "max((2 + states) * sum(sizes) + 2 * (sum(sizes) if n > 1 else g) for g in sizes)",
+        ),
+        because=(
+            "In one pass a gradient is used and freed before the next, so the largest decides. A sum over several "
+            "passes needs a place for each: accumulation takes back what the step in the backward saves."
+        ),
+        table="""
+        rest(sizes, states) + 2 * sum(sizes) :: With one micro-batch the optimizer may step in the backward: not all
+            gradients are there at once.
+        rest(sizes, states) + 2 * max(sizes) :: Accumulated gradients wait for the last micro-batch, all of them. What
+            can then be freed early?
+        rest(sizes, states) + 2 * standing(sizes, n, 0) :: A gradient that is used at once is still there while it is
+            used: the largest one counts.
+        rest(sizes, states) + 2 * (max(sizes) if n > 1 else sum(sizes)) :: Turned round: it is accumulation that needs
+            all gradients together.
+        rest(sizes, states) + 2 * (n * sum(sizes) if n > 1 else max(sizes)) :: Micro-batches add to the same
+            gradients: one set, however many there are.
+        rest(sizes, states) + 2 * (sum(sizes) + max(sizes) if n > 1 else max(sizes)) :: True for a moment: the newest
+            gradient is there beside the sum until it is added. Leave it out here.
+        rest(sizes, states) + 2 * (2 * sum(sizes) if n > 1 else max(sizes)) :: The sum is in the gradients
+            themselves: one set of them, in bfloat16.
+        (4 + states) * sum(sizes) + 2 * standing(sizes, n) :: Weights are bfloat16, 2 bytes a value, and there is no
+            copy of them in float32.
+        right(sizes, states, n) - sum(sizes) - standing(sizes, n) :: A weight and a gradient in bfloat16 take 2 bytes
+            each, not one.
+        right(sizes, 0, n) :: The states are missing: `states` bytes for each value, from step to step.
+        rest(sizes, states) + 4 * standing(sizes, n) :: 4 bytes a gradient are float32. Here gradients are bfloat16.
+        rest(sizes, states) :: Gradients are missing: at least one is there while it is used.
+        states * sum(sizes) + 2 * standing(sizes, n) :: The weights themselves are missing, 2 bytes a value.
+        (4 + states) * standing(sizes, n) ; 2 * sum(sizes) + (2 + states) * standing(sizes, n) :: Weights and states
+            of every tensor stay from step to step. Only gradients come and go.
+        rest(sizes, states) + 2 * standing(sizes, n, sizes[0]) :: The highest moment is the largest tensor's, wherever
+            it is in the order.
+        rest(sizes, states) + 2 * standing(sizes, n, sizes[-1]) :: The highest moment is the largest tensor's,
+            wherever it is in the order.
+        rest(sizes, states) + 2 * standing(sizes, n, sum(sizes) / len(sizes)) :: That is an average gradient; the
+            highest moment has the largest.
+        rest(sizes, states) + 2 * (sum(sizes) / n) :: A gradient is as large as its weight, however small the
+            micro-batch is.
+        rest(sizes, states) + 2 * (sum(sizes) - max(sizes) * (n == 1)) :: You took the largest gradient off; it is the
+            one that is left.
+        right(sizes, 2 * states, n) :: Twice the states: `states` counts all that an optimizer keeps for a value, both
+            of Adam's too.
+        8 * sum(sizes) :: 8 bytes a value are AdamW in bfloat16 with every gradient kept; `states` says what is
+            kept here.
+        None if n > 1 else right(sizes, states, n) :: Accumulation is allowed; the step in the backward is not. Then
+            the gradients wait, all of them.
         """,
     ),
 )

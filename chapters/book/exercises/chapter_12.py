@@ -1,131 +1,126 @@
-"""The exercises of chapter 12: experts, long sequences, two programs on one card."""
+"""The exercises of chapter 12: cards and inference."""
+
+from math import ceil
 
 from book.exercises import NumberExercise
 from memkit.formula.parameters import count_parameters
-from memkit.models import LLAMA_3_8B
+from memkit.models import LLAMA_2_7B, LLAMA_3_70B
 from memkit.units import GIB
 from stepscope.inference import kv_cache_bytes_per_token
-
-EXPERT = 3 * 4096 * 14336
-ATTENTION = 2 * 4096 * 32 * 128 + 2 * 4096 * 8 * 128
-MIXTRAL = {
-    "experts": 32 * 8 * EXPERT / 1e9,
-    "used": 32 * 2 * EXPERT / 1e9,
-    "attention": 32 * ATTENTION / 1e9,
-    "router": 32 * 4096 * 8 / 1e9,
-    "outside": 2 * 32_000 * 4096 / 1e9,
-    "total": "experts + attention + router + outside",
-}
-"""Billions of parameters of Mixtral-8x7B, norms left out."""
 
 EXERCISES = (
     NumberExercise(
         id="12.1",
-        letters=MIXTRAL | {"gb": "2 * total"},
-        formula="gb",
-        unit="GB",
-        tolerance=0.002,
-        also=(93.4,),
-        because="{total:.1f} billion parameters of 2 bytes.",
+        letters={
+            "weights": 2 * count_parameters(LLAMA_2_7B),
+            "tokens": f"weights / {kv_cache_bytes_per_token(LLAMA_2_7B)}",
+        },
+        formula="tokens",
+        unit="tokens",
+        tolerance=0.02,
+        also=(26_000, 25_705.0),
+        because="25,705 tokens: twelve and a half sequences of 2,048.",
         table="""
-        112 :: That is 8 times 7 billion. The experts share attention, embedding and head, which are there once.
-        total ; 46.7 :: That is billions of parameters. Each takes 2 bytes.
-        4 * total :: You took 4 bytes per parameter. In 16 bits it is 2.
-        2 * (used + attention + router + outside) :: You counted the two experts that a token uses. All eight have to
-            be there.
-        2 * (experts * 2 / 3 + attention + router + outside) :: An expert has three matrices, gate, up and down. You
-            counted two.
-        2 * (experts / 8 + attention + router + outside) :: You counted one expert of each layer. There are eight.
-        2 * experts :: Those are the experts alone. Attention, embedding and head come on top.
-        2 * (experts + attention + router) ; 93 :: Did you leave out embedding and head? With them it is half a GB more;
-            give one digit after the point.
-        2e9 * total / 2**30 :: That is in GiB. Asked are GB, 10⁹ bytes.
-        16 * total :: That is with gradients and states, 16 bytes per parameter. Asked are the weights.
-        2 * (experts + attention * 8 / 5 + router + outside) :: You gave keys and values 32 heads. They have 8.
-        2 * (experts + router + outside) :: You forgot the attention.
-        16 * (total - experts * 7 / 8) :: That is eight whole models. The experts share attention, embedding and head.
-        total / 2 :: You took 4 bits. Asked are 16.
+        tokens * 1024 :: You took 512 KiB for 512 bytes.
+        weights / 512_000 :: You took 1 KiB for 1,000 bytes. It is 1,024.
+        tokens / 2 :: That is half. You divided parameters, which have 2 bytes each, or counted 1 MiB a token.
+        2 * tokens :: You counted keys or values, 256 KiB. The 512 KiB hold both.
+        tokens / 2048 ; 12 ; 13 :: That is the number of sequences of 2,048. Asked are tokens.
+        25_000 :: A little too small: to two digits it rounds up.
+        4 * tokens :: You took 128 KiB, as Llama-3-8B keeps. Llama-2-7B keeps 512.
+        8 * tokens :: You counted bits, or an eighth of the 512 KiB. Both figures are in bytes.
+        weights / 2 :: That is the number of parameters. Divide bytes by the bytes of a token.
+        tokens / 32 :: 512 KiB is for all 32 layers already.
         """,
     ),
     NumberExercise(
         id="12.2",
-        letters=MIXTRAL
-        | {
-            "bits": 4.127 / 8,
-            "others": "outside + router",
-            "gb": "2 * (experts + others) + bits * attention",
-        },
-        formula="gb",
-        unit="GB",
-        tolerance=0.002,
-        also=(91.4,),
-        because="{2 * experts:.1f} GB of experts, {2 * others:.2f} of embedding, head and router, "
-        "{bits * attention:.2f} in 4 bits.",
+        letters={"seconds": 2 * (4 + 4) * 7e9 / 32e9},
+        formula="seconds",
+        unit="seconds",
+        tolerance=0.02,
+        also=(3.5, "112 / 32"),
+        because="56 GB each way, 112 GB at 32 GB/s.",
         table="""
-        2 * total :: That is all in 16 bits. The attention's matrices are in nn.Linear layers and do shrink.
-        bits * total ; total / 2 :: That would be everything in 4 bits. The experts are no nn.Linear.
-        bits * (experts + attention) + 2 * others :: That is with the experts in 4 bits. This library does not reach
-            them.
-        2 * experts :: Those are the experts alone.
-        2 * experts + bits * (attention + others) ; 91 :: Did you take embedding and head in 4 bits? They stay in 16;
-            give one digit after the point.
-        2 * experts + others + bits * (attention + others / 2) :: You took the head in 4 bits. Here it stays in 16.
-        bits * attention + 2 * others :: You left the experts out. They are the largest part.
-        2 * (used + others) + bits * attention :: You counted the two experts that a token uses. All eight are loaded.
-        (2e9 * (experts + others) + 1e9 * bits * attention) / 2**30 :: That is in GiB. Asked are GB.
-        4 * (experts + others) + bits * attention :: You took 4 bytes for what stays. In 16 bits it is 2.
-        2 * (experts + others) + 4.127 * attention :: You took 4.127 bytes. They are bits: divide by 8.
-        bits * experts + 2 * (attention + others) :: You turned it around. The attention is in nn.Linear layers and
-            shrinks; the experts stay as they are.
-        2 * (experts + others) + attention :: You took a byte per parameter of the attention. It is 4.127 bits.
+        seconds / 2 :: That is half: one way, one mean, or means of 2 bytes. Two float32 means cross twice.
+        seconds / 4 :: One mean, one way. Two means are read and written back.
+        seconds * 1.5 :: You counted a master copy, 12 bytes. The means take 8.
+        seconds * 2 :: Twice as long: the means take 8 bytes a parameter, not 16, and cross twice, not four times.
+        seconds / 1000 :: That is in thousands of seconds.
+        56 :: That is the gigabytes of both means. How long do they take, there and back?
+        112 :: That is the gigabytes both ways. Divide by the rate.
+        8 * seconds :: You counted bits. 32 GB/s are bytes.
+        112 / 25 :: 25 GB/s is about what real copies reach (section 12.2). This exercise gives 32.
+        seconds * 10**9 / 2**30 :: You turned the bytes into GiB. The bus is in GB/s.
+        seconds * 2**30 / 10**9 :: You turned the rate into GiB and left the bytes in GB. Both are in GB.
+        1000 * seconds :: That is in thousandths of a second.
         """,
     ),
     NumberExercise(
         id="12.3",
-        letters={"tokens": 262_144, "vocab": 128_256, "gb": "tokens / 4 * vocab * 4 / 1e9"},
-        formula="gb",
-        unit="GB",
-        tolerance=0.01,
-        also=(33.6, 34.0),
-        because="65,536 tokens of 128,256 logits of 4 bytes.",
+        letters={
+            "ceil": ceil,
+            "P": count_parameters(LLAMA_3_70B),
+            "GIB": GIB,
+            "card": 39.39,
+            "context": 1,
+            "own": 12.21,
+            "states": "16 * P / GIB",
+            "room": "card - context - own",
+            "cards": "ceil(states / room)",
+        },
+        formula="cards",
+        unit="cards",
+        also=(41.0,),
+        because="{states:,.1f} GiB over {room:.2f} GiB a card are {states / room:.2f}: {cards} cards.",
         table="""
-        4 * gb :: That is the whole sequence. A card has a quarter of its tokens.
-        gb / 2 :: You took 2 bytes. In float32 it is 4.
-        gb / 4 :: That is billions of logits, each of 4 bytes. Or did you divide by four twice?
-        gb * 1e9 / 2**30 :: That is in GiB. Asked are GB.
-        gb / 16 :: Context parallelism divides the tokens. It divides them once.
-        2 * gb :: Did you take 8 bytes, or half of the tokens? A card has a quarter, with 4 bytes each.
-        3 * gb :: That is about the peak of a plain cross-entropy. Asked are the logits, one tensor.
-        gb / 8 :: That is an eighth: four bytes, not one, and a quarter of the tokens, once.
-        tokens / 4 * 4096 * 4 / 1e9 :: Those are the inputs of the head, of width 4,096. Logits have 128,256.
-        1000 * gb :: That is in MB.
+        cards - 1 :: You rounded down. {cards - 1} cards have {(cards - 1) * room:,.0f} GiB for {states:,.0f}.
+        ceil(states / (card - context)) :: Is that with the activations of the one sequence added to the states, or
+            without any? Each card keeps {own} GiB of its own sequence.
+        ceil(states / (card - own)) :: You left the context in. It takes {context} GiB of each card.
+        ceil(states / card) :: Context and activations take room on each card: take both off first.
+        ceil(16 * P / 1e9 / room) :: Did you divide GB by GiB, or take the label of 40·10⁹ bytes? The card reports
+            {card} GiB, and a GiB is 1.0737 GB.
+        ceil(16 * P / 1e9 / (40 - context - own)) :: You took off GiB from the label in GB. The card reports {card} GiB.
+        ceil(16 * P / 40e9) :: That is the states by the label alone. Context and activations take room on each card.
+        ceil(2 * P / GIB / room) :: You counted the weights alone, in 16 bits. Training has 16 bytes per parameter.
+        ceil(8 * P / GIB / room) :: You took 8 bytes per parameter, as in pure bf16. Here it is 16.
+        ceil(18 * P / GIB / room) :: You took 18 bytes per parameter. Here it is 16.
+        ceil(20 * P / GIB / room) :: You took 20 bytes per parameter. Here it is 16.
+        16 :: That is for H100s (section 12.3). These cards are half as large.
+        14 :: That is the guide's number, for cards of 80 GB and states alone.
+        states / room ; round(states / room, 2) ; round(states / room, 1) :: That is right as a quotient. Cards come
+            whole: round up.
         """,
     ),
     NumberExercise(
         id="12.4",
         letters={
-            "weights": 2 * count_parameters(LLAMA_3_8B) / GIB,
-            "cache": 24 * 8192 * kv_cache_bytes_per_token(LLAMA_3_8B) / GIB,
-            "gib": "weights + cache",
+            "ceil": ceil,
+            "GIB": GIB,
+            "room": 78.19,
+            "weights": 2 * count_parameters(LLAMA_3_70B) / GIB,
+            "tokens": 64 * 8192,
+            "cache": f"tokens * {kv_cache_bytes_per_token(LLAMA_3_70B)} / GIB",
+            "cards": "ceil((weights + cache) / room)",
         },
-        formula="gib",
-        unit="GiB",
-        tolerance=0.01,
-        also=(39.0, 38.96),
-        because="{weights:.2f} GiB of weights move to the host, and {cache:.2f} of cache are dropped.",
+        formula="cards",
+        unit="cards",
+        also=(4.0,),
+        because="{weights:.1f} GiB of weights and {cache:.1f} GiB of cache, over {room} GiB a card are "
+        "{(weights + cache) / room:.2f}.",
         table="""
-        cache :: That is the cache alone. At level 1 the weights leave the card, too.
-        weights :: Those are the weights alone. The cache is dropped, too.
-        weights + cache / 24 :: You counted the cache of one answer. There are 24.
-        2 * weights + cache ; 2 * (weights + cache) :: You counted weights, or both, twice. The trainer's copy stays.
-        gib * 2**30 / 1e9 :: That is in GB. Asked are GiB.
-        weights / 2 + cache :: You took a byte per parameter. In 16 bits it is 2.
-        cache / 24 :: That is the cache of one answer, and no weights.
-        weights + cache / 2 :: You counted keys or values. The 131,072 bytes hold both, for all layers.
-        weights + 32 * cache :: The 131,072 bytes are for all 32 layers already.
-        weights + 2 * cache :: The 131,072 bytes hold keys and values already.
-        weights - cache :: Both leave the card: add them.
-        80 - gib ; 79.2 - gib :: That is what an 80 GB card has besides. Asked is what sleep frees.
+        cards - 1 :: Did you round down, count keys or values alone, or leave the weights out? Three cards have
+            {3 * room:.1f} GiB, and weights and cache need {weights + cache:.1f}.
+        ceil(weights / room) :: That holds the weights, and at most one conversation. The cache of 64 is larger than
+            they are.
+        ceil((weights + 8 * cache) / room) :: You counted 64 key heads. The 64 query heads share 8.
+        ceil((weights + 2 * cache) / room) ; ceil(2 * (weights + cache) / room) :: You took 4 bytes per value, of the
+            weights, of the cache or of both. Each has 2.
+        ceil(8 * weights / room) ; ceil((8 * weights + cache) / room) :: You took the 16 bytes of training. To answer
+            takes 2 per parameter.
+        (weights + cache) / room ; round((weights + cache) / room, 2) ; round((weights + cache) / room, 1) :: That is
+            right as a quotient. Cards come whole: round up.
         """,
     ),
 )

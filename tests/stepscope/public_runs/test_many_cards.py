@@ -218,7 +218,7 @@ def test_storing_and_loading_keeps_every_run(tmp_path, monkeypatch):
 
 
 def test_leaving_disable_adapter_makes_a_frozen_factor_trainable():
-    """Why PEFT's published row of LoRA-FA is plain LoRA's (chapter 08, ``lorafa``)."""
+    """Why PEFT's published row of LoRA-FA is plain LoRA's (chapter 09, ``lorafa``)."""
     peft = pytest.importorskip("peft")
     model = peft.get_peft_model(
         torch.nn.Sequential(torch.nn.Linear(8, 8)), peft.LoraConfig(r=2, target_modules=["0"])

@@ -260,7 +260,7 @@ def test_one_rank_of_many_of_a_large_model(model, size):
     ],
 )
 def test_offload_of_a_large_model(num_layers, size, printed_gb):
-    """Shards on the host above and below what a trace makes of real tensors; GB is what chapter 09 prints."""
+    """Shards on the host above and below what a trace makes of real tensors; GB is what chapter 11 prints."""
     model = replace(models.LLAMA_2_7B, num_layers=num_layers)
     setup = TrainingSetup(model=model, seq_len=512, recomputation="full")
     layout = Layout(stage=3, dp_size=size, offloads=True, **IN_BF16)

@@ -1,4 +1,4 @@
-"""Chapter 09's title figure: the peak of one rank under ZeRO-3, for 1 to 512 ranks."""
+"""Chapter 11's title figure: the peak of one rank under ZeRO-3, for 1 to 512 ranks."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""Wrong answers to the judged exercise of chapter 09, as readers gave them, each with words of its diagnosis."""
+"""Wrong answers to the judged exercise of chapter 11, as readers gave them, each with words of its diagnosis."""
 
 WRONG = {
-    "9.6": (
+    "11.6": (
         ((3, 2), "It peaks at"),
         ((2, 2), "It peaks at"),
         ((3, 4), "The other stage fits on as many"),

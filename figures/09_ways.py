@@ -1,4 +1,4 @@
-"""Chapter 08's title figure: six ways to fine-tune Llama-2-7B, as the adapter explorer opens."""
+"""Chapter 09's title figure: six ways to fine-tune Llama-2-7B, as the adapter explorer opens."""
 
 from pathlib import Path
 
