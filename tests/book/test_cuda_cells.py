@@ -29,7 +29,7 @@ NEEDS_A_CARD = {
     "02-card-sums": "sums: values",
     "03-speed-ratios": "the time of a product",
     "06-speed-cell": "the time of a product",
-    "08-offload-pinned": "the time of a copy",
+    "09-offload-pinned": "the time of a copy",
 }
 """Cells that read what only a real card has. ``gpu`` runs them there."""
 

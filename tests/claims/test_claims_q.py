@@ -32,7 +32,7 @@ def after(*cells: str) -> dict:
     """The names of chapter 13 after its setup and these cells."""
     names = dict(after_setup(CHAPTER))
     for cell in cells:
-        exec(texts_of("12")[cell], names)
+        exec(texts_of("13")[cell], names)
     return names
 
 
@@ -207,8 +207,8 @@ def loss_gib(size: int, recomputed: bool) -> float:
 
 def test_C429(figures):
     tokens, size = figures["tokens"], figures["size"]
-    assert f"tokens={tokens:_}," in texts_of("12")["long-loss"] and size == 256
-    assert f"({figures['vocab']:_}, 2048" in texts_of("12")["long-loss"]
+    assert f"tokens={tokens:_}," in texts_of("13")["long-loss"] and size == 256
+    assert f"({figures['vocab']:_}, 2048" in texts_of("13")["long-loss"]
     kept, again, whole = loss_gib(size, False), loss_gib(size, True), loss_gib(tokens, False)
     peaks = {"kept_gib": kept, "again_gib": again, "whole_gib": whole}
     assert all(rounds_to(peak, figures[name]) for name, peak in peaks.items())
@@ -231,7 +231,7 @@ def test_C430(figures):
     )
     assert (
         f'(qwen, 2**20, "host", "card", False, {figures["measured_gib"]})'
-        in texts_of("12")["long-measured"]
+        in texts_of("13")["long-measured"]
     )
     figures.settle(**{place: total < room for place, total in sums.items()})
 
