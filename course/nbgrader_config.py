@@ -26,6 +26,13 @@ from course.labs.autograding import (
     RunForStudent,
     WithoutScripts,
 )
+from course.labs.sandbox import require_sandbox
+
+if "autograde" in sys.argv:
+    try:
+        require_sandbox()
+    except RuntimeError as error:
+        sys.exit(str(error))
 
 c = get_config()  # noqa: F821 - nbgrader puts it there
 c.CourseDirectory.course_id = "memkit"

@@ -12,27 +12,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from course.labs.family import adopt_orphans, children_of, end_family
 from course.labs.passing import LONGEST_LINE, NotPassed, from_line, to_line
+from course.labs.sandbox import HOME, PROGRAMS, ROOT, sandboxed
 
 CPU_SECONDS = 60
 """What a notebook's cells and the calls of its functions may compute together, whatever else the machine does."""
 SECONDS_FOR_CELLS, SECONDS_FOR_A_CALL = 600, 300
 MEMORY_BYTES = 3 * 2**30
 """What a process that runs a student's cells may take, as on the hub; macOS does not enforce it."""
-ROOT = Path(__file__).parents[2]
 
 
 def plain_environment() -> dict[str, str]:
     """What a student's process is told of the teacher's environment: no tokens, keys or settings."""
     kept = (
         "PATH",
-        "HOME",
         "LANG",
         "LC_ALL",
-        "TMPDIR",
         "VIRTUAL_ENV",
-        "PYTHONPATH",
         "OMP_NUM_THREADS",
     )
     return {name: os.environ[name] for name in kept if name in os.environ}
@@ -48,24 +44,16 @@ class Answers:
         self.cells, self.folder, self.student = cells, Path(folder), student
 
     def __enter__(self) -> Self:
-        adopt_orphans()
-        self.own_children = children_of(os.getpid())
-        paths = [str(Path(__file__).parent), str(ROOT), str(ROOT / "chapters"), str(self.folder)]
+        paths = [PROGRAMS, str(ROOT), str(ROOT / "chapters"), HOME]
+        ours = [Path(__file__).with_name(name) for name in ("child.py", "passing.py")]
+        child = [sys.executable, "-P", f"{PROGRAMS}/child.py", str(CPU_SECONDS), str(MEMORY_BYTES)]
         self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                Path(__file__).with_name("child.py"),
-                str(CPU_SECONDS),
-                str(MEMORY_BYTES),
-            ],
+            sandboxed(child, self.folder, programs=ours),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            cwd=self.folder,
             env=plain_environment()
             | {"MEMKIT_STUDENT": self.student, "PYTHONPATH": os.pathsep.join(paths)},
-            start_new_session=True,
         )
         self.buffer = b""
         self.problem = None
@@ -76,11 +64,8 @@ class Answers:
         return self
 
     def __exit__(self, *_) -> None:
-        end_family(self.process.pid, self.own_children)
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()  # and with it all that it has started
         self.process.wait()
-        end_family(self.process.pid, self.own_children)
         for end in (self.process.stdin, self.process.stdout):
             with suppress(OSError):  # a line that nobody read is still in it
                 end.close()
@@ -134,7 +119,7 @@ class Answers:
     def _end(self) -> Exception:
         """Ends the process, and says why it gives no answers."""
         self.process.kill()  # of no effect on one that has ended
-        if self.process.wait() == -signal.SIGXCPU:
+        if self.process.wait() == 128 + signal.SIGXCPU:  # as bubblewrap says it
             return TimeoutError(
                 f"after {CPU_SECONDS} seconds of computing the notebook was stopped"
             )

@@ -2,10 +2,12 @@
 
 import os
 import resource
+import tempfile
 import textwrap
 from functools import partial
 from pathlib import Path
 
+from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import DeadKernelError
 from nbconvert.preprocessors.sanitize import SanitizeHTML
 from nbformat.v4 import new_output
@@ -15,6 +17,7 @@ from nbgrader.utils import is_grade, is_locked, is_solution
 from course.labs import load_lab
 from course.labs.answers import MEMORY_BYTES, Answers, plain_environment
 from course.labs.draws import same_name
+from course.labs.sandbox import ROOT, sandboxed
 from course.labs.sources import notebook_of
 from course.labs.tasks import Lab, Mark, Task
 
@@ -51,32 +54,48 @@ def grade_id_of(cell) -> str | None:
     return cell.metadata.get("nbgrader", {}).get("grade_id")
 
 
+class SandboxedKernel(AsyncKernelManager):
+    """A kernel in a sandbox, which it meets over Unix sockets, as there is no network inside."""
+
+    handed_in: Path
+
+    def format_kernel_cmd(self, extra_arguments=None):
+        sockets = Path(self.connection_file).parent
+        return sandboxed(
+            super().format_kernel_cmd(extra_arguments), self.handed_in, sockets=sockets
+        )
+
+
 class RunForStudent(Execute):
-    """nbgrader's own step, with the numbers of who handed in; a kernel that a student kills or fills is not the end."""
+    """nbgrader's own step, in a sandbox and with the numbers of who handed in.
+
+    A kernel that a student kills or fills is not the end.
+    """
+
+    def create_kernel_manager(self):
+        self.kernel_manager_class = SandboxedKernel
+        manager = super().create_kernel_manager()
+        manager.handed_in = Path(self.resources["metadata"]["path"]).resolve()
+        manager.transport = "ipc"
+        manager.connection_file = f"{self.sockets}/kernel.json"
+        return manager
 
     def start_new_kernel(self, **options):
         limits = partial(resource.setrlimit, resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
-        student = (
-            {"MEMKIT_STUDENT": os.environ["MEMKIT_STUDENT"]}
-            if "MEMKIT_STUDENT" in os.environ
-            else {}
-        )
+        paths = os.pathsep.join((str(ROOT), str(ROOT / "chapters")))
+        known = {"MEMKIT_STUDENT": self.student, "PYTHONPATH": paths}
         return super().start_new_kernel(
-            preexec_fn=limits, env=plain_environment() | student, **options
+            preexec_fn=limits, env=plain_environment() | known, **options
         )
 
     def preprocess(self, nb, resources):
-        os.environ["MEMKIT_STUDENT"] = resources["nbgrader"]["student"]
-        try:
-            return super().preprocess(nb, resources)
-        except DeadKernelError:
-            self.log.warning(
-                "The kernel of %s died; its cells have no outputs.",
-                resources["nbgrader"]["student"],
-            )
-            return nb, resources
-        finally:
-            del os.environ["MEMKIT_STUDENT"]
+        self.student = resources["nbgrader"]["student"]
+        with tempfile.TemporaryDirectory(dir="/tmp") as self.sockets:
+            try:
+                return super().preprocess(nb, resources)
+            except DeadKernelError:
+                self.log.warning("The kernel of %s died; its cells have no outputs.", self.student)
+                return nb, resources
 
 
 class CutOutputs(LimitOutput):

@@ -1,6 +1,6 @@
 """The process in which a student's cells run; it is told cells and arguments, and answers with values.
 
-Nothing here knows a right answer, and a graded lab may not import the judges: a student's code that looks around
+Nothing here knows a right answer, and the sandbox that it runs in holds no judge: a student's code that looks around
 finds its own cells.
 """
 
@@ -11,16 +11,6 @@ import resource
 import sys
 
 from passing import from_line, to_line
-
-BARRED = ("book.exercises", "course")
-
-
-class Barrier:
-    """Refuses the import of the judges."""
-
-    def find_spec(self, name, path=None, target=None):
-        if name in BARRED or name.startswith(tuple(f"{barred}." for barred in BARRED)):
-            raise ImportError(f"{name} is not there in a graded lab")
 
 
 def run_cells(cells: list, names: dict) -> dict:
@@ -72,7 +62,6 @@ def serve() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     sys.path.remove(os.path.dirname(os.path.abspath(__file__)))
-    sys.meta_path.insert(0, Barrier())
     builtins.display = lambda *shown, **choices: None
     names = {"__name__": "__main__"}
     found = run_cells(json.loads(questions.readline()), names)

@@ -23,8 +23,9 @@ class Numbers(dict):
 
 
 def my_name() -> str:
-    """The name of your account; on a hub the one you logged in with."""
-    return os.environ.get("JUPYTERHUB_USER") or getpass.getuser()
+    """The name of your account; on a hub the one you logged in with, and while a lab is graded who handed it in."""
+    named = os.environ.get("MEMKIT_STUDENT") or os.environ.get("JUPYTERHUB_USER")
+    return named or getpass.getuser()
 
 
 def draw(lab: str, student: str, choices: dict | None = None) -> Numbers:

@@ -1,5 +1,8 @@
 """The labs' whole way with the real nbgrader: release, hand in, autograde, feedback."""
 
+import sqlite3
+import subprocess
+
 import nbformat
 import pytest
 from handing_in import (
@@ -9,6 +12,7 @@ from handing_in import (
     feedback,
     hand_in,
     hand_in_by_exchange,
+    needs_sandbox,
     solutions,
 )
 
@@ -16,6 +20,7 @@ from course.labs import NAMES, load_lab
 from course.labs.__main__ import make_labs, nbgrader
 from course.labs.autograding import LONGEST_OUTPUT
 
+pytestmark = needs_sandbox
 WRONG = {
     "state_bytes": "state_bytes = 16 * mine['parameters']",
     "parameters_of": "def parameters_of(h, L, v, k, f):\n"
@@ -53,6 +58,20 @@ class Everything:
     def __call__(self, *arguments): return self
 state_bytes = largest_batch = parameters_of = block_bytes = Everything()
 """
+ATTACKS = """
+import os, shutil, sqlite3, subprocess
+for attack in (
+    lambda: sqlite3.connect("{gradebook}").execute("update grade set manual_score = 75"),
+    lambda: shutil.rmtree("{folder}/submitted/right"),
+    lambda: shutil.rmtree("{folder}/autograded"),
+    lambda: subprocess.Popen(["sleep", "605"], start_new_session=True),
+):
+    try:
+        attack()
+    except Exception:
+        pass
+"""
+"""Run twice, in the kernel whose outputs the feedback shows and where marks are made."""
 GAMES = {
     "state_bytes": "print('2.0')\nstate_bytes = 10**9 + 1\n2.0",
     "parameters_of": "def parameters_of(h, L, v, k, f):\n    return 6_738_415_616 if v == 32000 else 1",
@@ -97,6 +116,8 @@ def course(tmp_path_factory):
     hand_in(folder, "lab1", "hard-coder", GAMES)
     hand_in(folder, "lab2", "careless", solutions("lab2"))
     hand_in(folder, "lab7", "sloppy", SLOPPY)
+    attacks = ATTACKS.format(folder=folder, gradebook=folder / "gradebook.db")
+    hand_in(folder, "lab2", "aaron", {}, attacks)  # graded before all others
     be_careless(folder / "submitted/careless/lab2/lab2.ipynb")
     homes = hand_in_by_exchange(folder, "lab1", ("right", "wrong", "hard-coder"))
     nbgrader(folder, "autograde", "--assignment=*")
@@ -177,6 +198,15 @@ def test_a_neighbour_s_numbers_are_worth_nothing(course):
 @pytest.mark.parametrize("student", ["kernel-breaker", "hard-coder"])
 def test_gaming_the_visible_tests_gets_nothing(course, student):
     assert points(course, student) == [0, 0, 0, 0]
+
+
+def test_an_attack_changes_nobody_s_marks(course):
+    """The other tests of this file are about those who were graded after it."""
+    assert points(course, "aaron", "lab2") == [0] * len(load_lab("lab2").tasks)
+    rows = sqlite3.connect(course / "gradebook.db").execute("select manual_score from grade")
+    assert {75} & {score for (score,) in rows} == set()
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    assert "sleep 605" not in listed.stdout.splitlines()
 
 
 def test_words_wait_for_a_person_unless_there_are_none(course):
