@@ -180,7 +180,8 @@ def by_mig(card: Card, students: int, budgets: dict[str, int]) -> Way | None:
         settings=(
             "sudo nvidia-smi -i 0 -mig 1",
             f"sudo nvidia-smi mig -i 0 -cgi {','.join([name] * count)} -C",
-            "nvidia-smi -L     # a name for each instance; a student's server gets one: CUDA_VISIBLE_DEVICES=MIG-...",
+            "nvidia-smi -L     # prints a name for each instance",
+            "MEMKIT_HUB_CARDS=MIG-...,MIG-... make hub     # all of them; each server gets one",
             f"Kubernetes: nvidia.com/mig-{name}: 1",
         ),
         isolates=ISOLATION["MIG"][0],
@@ -196,14 +197,15 @@ def by_process(name: str, card: Card, students: int, budgets: dict[str, int]) ->
     cards, here = spread_over(students, min(per_card.values()))
     share = card.memory_bytes // here
     cap = f"MEMKIT_GPU_GIB={math.floor(10 * planned_room(share) / GIB) / 10}"
+    spread = f"MEMKIT_HUB_CARDS=$(seq -s, 0 {cards - 1}) " if cards > 1 else ""
     settings = {
         "MPS": (
             "nvidia-cuda-mps-control -d     # on the host, by the account that runs the students' servers",
-            f'CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0={share // MIB}M" make hub',
+            f'{spread}CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0={share // MIB}M" make hub',
             f"Kubernetes: sharing.mps.replicas: {here} in the device plugin, nvidia.com/gpu: 1 each",
         ),
         "fraction": (
-            f"{cap} make hub",
+            f"{spread}{cap} make hub",
             f"Kubernetes, NVIDIA: sharing.timeSlicing.replicas: {here} in the device plugin, {cap} in extraEnv",
         ),
     }

@@ -23,7 +23,7 @@ from jupyterhub.spawner import SimpleLocalProcessSpawner
 from jupyterhub.traitlets import ByteSpecification
 from traitlets import TraitError
 
-from course.hub.limits import Guesses, limit_process, refuse_full_home
+from course.hub.limits import Cards, Guesses, limit_process, refuse_full_home
 from course.hub.restart import answers, end_orphaned_proxy, kept_port
 
 HERE = Path(__file__).resolve().parent
@@ -42,6 +42,9 @@ PROCESSES = os.environ.get("MEMKIT_HUB_PROCESSES", "4096")
 
 STUDENTS = os.environ.get("MEMKIT_HUB_STUDENTS", "200")
 """Servers that run at once."""
+
+CARDS = Cards(tuple(filter(None, os.environ.get("MEMKIT_HUB_CARDS", "").split(","))))
+"""The cards that servers are spread over; without a name every server sees what the hub sees."""
 
 SOCKETS = tempfile.mkdtemp(prefix="hub-", dir="/tmp")
 """Kernels' sockets: a short path, for the name of a Unix socket ends after about 100 letters."""
@@ -110,7 +113,22 @@ class LimitedSpawner(SimpleLocalProcessSpawner):
         return preexec
 
     def user_env(self, env):
-        return super().user_env(env) | {"JUPYTER_RUNTIME_DIR": f"{SOCKETS}/{self.user.id}"}
+        card = CARDS.card_of(self.user.name)
+        drawn = {"CUDA_VISIBLE_DEVICES": card} if card else {}
+        runtime = {"JUPYTER_RUNTIME_DIR": f"{SOCKETS}/{self.user.id}"}
+        return super().user_env(env) | runtime | drawn
+
+    def get_state(self):
+        return super().get_state() | {"card": CARDS.drawn.get(self.user.name)}
+
+    def load_state(self, state):
+        super().load_state(state)
+        if state.get("card") in CARDS.names:  # a server that outlived the hub
+            CARDS.drawn[self.user.name] = state["card"]
+
+    def clear_state(self):
+        super().clear_state()
+        CARDS.free(self.user.name)
 
     async def start(self):
         with (FOLDER / "logs" / f"{self.user.name}.log").open("a") as log:

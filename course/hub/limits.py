@@ -1,4 +1,4 @@
-"""What keeps one student of a hub from taking it from all others: files, processes, and guesses at the password."""
+"""What keeps one student of a hub from taking it from others: files, processes, cards, guesses at the password."""
 
 import asyncio
 import os
@@ -52,6 +52,32 @@ def refuse_full_home(home: Path, most_bytes: int) -> None:
     num_bytes = bytes_under(home)
     if num_bytes > most_bytes:
         raise HomeIsFull(num_bytes, most_bytes)
+
+
+class Cards:
+    """Which card a student's server sees: the one that the fewest servers have.
+
+    ``names`` are what ``CUDA_VISIBLE_DEVICES`` takes: numbers, or the names of MIG instances.
+
+    >>> cards = Cards(("0", "1"))
+    >>> [cards.card_of(student) for student in ("ada", "bob", "cyd", "ada")]
+    ['0', '1', '0', '0']
+    """
+
+    def __init__(self, names: tuple[str, ...]):
+        self.names = names
+        self.drawn: dict[str, str] = {}
+
+    def card_of(self, student: str) -> str | None:
+        """The student's card until ``free``; ``None`` where no cards are named."""
+        if self.names and student not in self.drawn:
+            servers = Counter(self.drawn.values())
+            self.drawn[student] = min(self.names, key=lambda name: servers[name])
+        return self.drawn.get(student)
+
+    def free(self, student: str) -> None:
+        """The student's server has ended."""
+        self.drawn.pop(student, None)
 
 
 class Guesses:

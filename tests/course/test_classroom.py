@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from fractions import Fraction
 
 import nbformat
@@ -119,6 +120,18 @@ def test_a_small_class_gets_larger_instances():
         ",".join(["1g.35gb"] * 4),
         ",".join(["1g.18gb"] * 7),
     ]
+
+
+@pytest.mark.parametrize("students", [20, 200])
+def test_a_class_on_several_cards_is_told_to_name_them(students):
+    """What the shell makes of the printed line is what the hub splits at its commas."""
+    way = plan_classroom("A100 SXM 80 GB", students, {"01": 2 * GIB}).ways[1]
+    line = next(setting for setting in way.settings if "make hub" in setting)
+    printed = line.replace("make hub", "printenv MEMKIT_HUB_CARDS")
+    told = subprocess.run(["sh", "-c", printed], capture_output=True, text=True, check=False)
+    assert way.cards == (1 if students == 20 else 7)
+    named = [name for name in told.stdout.strip().split(",") if name]
+    assert named == [str(card) for card in range(way.cards) if way.cards > 1]
 
 
 def test_mps_takes_no_more_clients_than_it_can():

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import re
 import runpy
 import subprocess
@@ -28,7 +29,9 @@ README = (ROOT / "course/hub/README.md").read_text()
 def hub(tmp_path_factory):
     """A running hub; after the tests no process knows its folder any more."""
     folder, port = tmp_path_factory.mktemp("hub"), free_port()
+    os.environ["MEMKIT_HUB_CARDS"] = "3,MIG-pretended"  # no machine of ours has two
     with load.running_hub(folder, PASSWORD, port) as process:
+        del os.environ["MEMKIT_HUB_CARDS"]
         yield {"url": f"http://127.0.0.1:{port}", "folder": folder, "process": process}
         sockets = sockets_of(process)
         assert alive_in(folder) and sockets.exists()
@@ -105,6 +108,16 @@ assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == 5 * 2**30
 assert resource.getrlimit(resource.RLIMIT_NPROC)[0] <= 4096
 """
     assert ann.run(code)[0] == ""
+
+
+def test_three_servers_are_spread_over_two_cards(hub, figures):
+    """What each server's process was told, as Linux has it."""
+    told = [
+        process.environ().get("CUDA_VISIBLE_DEVICES")
+        for process in alive_in(hub["folder"])
+        if "jupyterhub.singleuser" in process.cmdline()
+    ]
+    assert sorted(map(told.count, ("3", "MIG-pretended"))) == [1, 2]
 
 
 def test_an_assertion_in_a_kernel_is_heard_and_the_walk_tells_of_it(ann):

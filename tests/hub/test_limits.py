@@ -8,6 +8,7 @@ import pytest
 
 from course.hub.limits import (
     LONGEST_WAIT_SECONDS,
+    Cards,
     Guesses,
     HomeIsFull,
     bytes_under,
@@ -70,6 +71,16 @@ def test_a_home_is_refused_from_its_limit_on(tmp_path):
     with pytest.raises(HomeIsFull, match="Your files take 0.0 GB") as refusal:
         refuse_full_home(tmp_path, 2 * MIB)
     assert refusal.value.jupyterhub_message == str(refusal.value)  # what the hub's page shows
+
+
+def test_servers_are_spread_over_the_cards_and_an_ended_one_makes_room():
+    cards = Cards(("0", "1", "2"))
+    drawn = {f"student{number}": cards.card_of(f"student{number}") for number in range(20)}
+    assert sorted(map(list(drawn.values()).count, cards.names)) == [6, 7, 7]
+    for student in [student for student, card in drawn.items() if card == "1"]:
+        cards.free(student)
+    assert [cards.card_of(student) for student in ("late", "later")] == ["1", "1"]
+    assert Cards(()).card_of("ada") is None
 
 
 @pytest.fixture
