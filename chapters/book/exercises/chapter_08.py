@@ -281,10 +281,8 @@ EXERCISES = (
         unit="bytes",
         because="The load is never the highest here, the step decides for small sets, and the evaluation for large ones.",
         table="""
-        highest(params, step_logits, sequences / 2, tokens, words) :: In the evaluation you have the set once. While it
-            is joined, old and new stand together.
-        highest(params, step_logits, sequences, tokens, words / 2) :: Logits are kept in float32, 4 bytes each, and
-            joined: twice.
+        highest(params, step_logits, sequences / 2, tokens, words) :: In the evaluation you have half. While the set is
+            joined it stands there twice, and each logit has 4 bytes.
         max(16 * params, 12 * params + step_logits) :: You have the step alone. The evaluation can be higher.
         12 * params + 2 * sequences * tokens * words * 4 :: You have the evaluation alone. For a small set the step is
             higher.
