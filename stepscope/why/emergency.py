@@ -52,7 +52,8 @@ EMERGENCY = {
     "compile": Row(
         "only with torch.compile",
         "blocks that run again at once, copies for trying kernels, the pool of CUDA graphs",
-        'torch.compile(mode="default") in place of "max-autotune" or "reduce-overhead"; one shape; each block by itself',
+        'torch.compile(mode="default") in place of "max-autotune" or "reduce-overhead"; one shape; each block '
+        "by itself",
         "08",
     ),
     "evaluation": Row(

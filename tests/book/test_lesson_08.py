@@ -85,15 +85,15 @@ def test_a_list_has_the_set_once(transformers, tmp_path):
     assert many - few == pytest.approx(8, abs=0.1)
 
 
-def test_the_rules_hold_for_other_sizes():
-    """Twice where joined, once in a list, one batch else; the file's weights beside the model's."""
-    path, texts = home_of("08", "eval-ways"), texts_of("08")
-    names = dict(after_setup(path)) | {"tokens": 32, "words": 50_000}
-    exec(texts["eval-ways"], names)
-    for sequences in (3, 40):
-        for way, times in zip(names["WAYS"], (2 * sequences, sequences, 1, 1), strict=True):
-            found = {}
-            run = lambda: found.update(peak=names["grown"](names["WAYS"][way], sequences))  # noqa: B023, E731
-            trace_script(lambda: run, steps=1)  # noqa: B023
-            one = names["tokens"] * names["words"] * 4
-            assert found["peak"] == pytest.approx(times * one, rel=0.06), (way, sequences)
+@pytest.mark.parametrize("sequences", [3, 40])
+@pytest.mark.parametrize("way", ["joined", "a list", "to the host", "classes"])
+def test_the_rule_holds_for_other_sizes(way, sequences):
+    """Twice the set where it is joined, once in a list, one batch else."""
+    times = {"joined": 2 * sequences, "a list": sequences}.get(way, 1)
+    names = dict(after_setup(home_of("08", "eval-ways"))) | {"tokens": 32, "words": 50_000}
+    exec(texts_of("08")["eval-ways"], names)
+    found = []
+    trace_script(
+        lambda: lambda: found.append(names["grown"](names["WAYS"][way], sequences)), steps=1
+    )
+    assert found == [pytest.approx(times * 32 * 50_000 * 4, rel=0.06)]

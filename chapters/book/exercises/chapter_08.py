@@ -62,13 +62,13 @@ def judge_accuracy(answer: Callable) -> str | None:
             can_train = torch.is_grad_enabled()
             above.append(peaks[1] - peaks[0])
         if isinstance(given, torch.Tensor):
-            return "You returned a tensor, which stays on the card while anyone holds it. Return a number, with .item()."
+            return "You returned a tensor, which stays on the card while one holds it. Return a number, with .item()."
         if not isinstance(given, Real):
             return f"You returned a {type(given).__name__}. Return a number, the share of hits."
         if not math.isclose(given, wanted, rel_tol=1e-4):
             return _wrong_share(given, net, batches)
         if not can_train:
-            return "You left gradients switched off: after this nothing trains any more. Use torch.no_grad() for this function alone."
+            return "You left gradients switched off: after this nothing trains. Use torch.no_grad() for this alone."
     return _kept(above)
 
 
@@ -76,7 +76,7 @@ def _wrong_share(given: float, net: nn.Module, batches: list) -> str:
     """Which share it is, if it is not the one over all tokens."""
     shares = [accuracy(net, [batch]) for batch in batches]
     if math.isclose(given, sum(shares) / len(shares), rel_tol=1e-4):
-        return "That is the mean of the batches' means, in which a short batch weighs as much as a long one. Count tokens."
+        return "That is the mean of the batches' means: a short batch weighs as much as a long one. Count tokens."
     if math.isclose(given, shares[-1], rel_tol=1e-4):
         return "That is the share of the last batch alone."
     wanted = accuracy(net, batches)
@@ -248,6 +248,7 @@ EXERCISES = (
         weights + ranks * 2 * weights :: A file has the weights and two states.
         weights + ranks * 4 * weights :: There are no gradients in the file: weights and two states.
         file :: That is one file, without the model.
+        weights :: That is the model alone. Where do the files go?
         (weights + ranks * file) / 2 :: Float32 has 4 bytes: 1.2 billion parameters are 4.8 GB.
         (weights + ranks * file) * 10**9 / 2**30 :: That is GiB. Give GB.
         """,
@@ -279,7 +280,7 @@ EXERCISES = (
             (100_000_000, MIB, 6, 512, 150_000),
         ),
         unit="bytes",
-        because="The load is never the highest here, the step decides for small sets, and the evaluation for large ones.",
+        because="The load is never the highest; the step decides for small sets, the evaluation for large ones.",
         table="""
         highest(params, step_logits, sequences / 2, tokens, words) :: In the evaluation you have half. While the set is
             joined it stands there twice, and each logit has 4 bytes.
@@ -292,6 +293,8 @@ EXERCISES = (
             steps there are no gradients: the evaluation stands on 12 bytes a parameter.
         max(16 * params, 12 * params + step_logits, 4 * params + 2 * sequences * tokens * words * 4) :: The states stay
             on the card during an evaluation.
+        max(16 * params, 12 * params + step_logits, 2 * sequences * tokens * words * 4) :: In the evaluation you have
+            the logits alone. Weights and states stand beside them.
         max(16 * params, 12 * params + step_logits) + 2 * sequences * tokens * words * 4 :: The evaluation comes after
             the step and not on top of it.
         """,
