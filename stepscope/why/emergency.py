@@ -27,7 +27,7 @@ EMERGENCY = {
         "while the model is loaded",
         "two copies of the weights are there at once, or they are float32",
         'torch.load(file, map_location="cpu", mmap=True); from_pretrained(..., dtype=torch.bfloat16)',
-        "08, 12",
+        "08",
     ),
     "forward": Row(
         "in the forward of the first step",
@@ -47,26 +47,27 @@ EMERGENCY = {
         "in optimizer.step(), or in step 2",
         "the optimizer's states, made in the first step, or its temporaries for all parameters at once",
         'AdamW(..., fused=True); optim="adamw_bnb_8bit"',
-        "08",
+        "09",
     ),
     "compile": Row(
         "only with torch.compile",
-        "copies on which kernels are tried out, and a pool of memory for each CUDA graph",
-        'torch.compile(mode="default") in place of "max-autotune" or "reduce-overhead"; one shape',
-        "07",
+        "blocks that run again at once, copies for trying kernels, the pool of CUDA graphs",
+        'torch.compile(mode="default") in place of "max-autotune" or "reduce-overhead"; one shape; each block '
+        "by itself",
+        "08",
     ),
     "evaluation": Row(
         "at the first evaluation",
         "the logits of every batch are kept until its end, or a forward keeps a graph, or generate() its cache",
         "preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1); torch.no_grad(); "
         "a smaller per_device_eval_batch_size",
-        "07",
+        "08",
     ),
     "saving": Row(
         "when it saves, or when it resumes",
         "the whole state dict on one card, or a checkpoint on the card beside the model",
         'torch.load(file, map_location="cpu", mmap=True), then del; a sharded checkpoint',
-        "09",
+        "08",
     ),
     "growing": Row(
         "a little more memory with each step",
@@ -78,7 +79,7 @@ EMERGENCY = {
         "at the same late step in every run",
         "the longest batch",
         "stepscope report train.py --batches 500; shorten, or group by length",
-        "07",
+        "08",
     ),
     "holes": Row(
         "at another late step in each run",
@@ -91,19 +92,19 @@ EMERGENCY = {
         "on card 0 only",
         "nn.DataParallel gathers there, or every rank loads onto cuda:0",
         "torchrun --nproc-per-node N train.py with DDP or FSDP; torch.cuda.set_device(local_rank)",
-        "09",
+        "11",
     ),
     "engine": Row(
         "when the engine of an RL run starts or wakes",
         "its share of the card, not your answers",
         "vllm_gpu_memory_utilization (vLLM's own: gpu_memory_utilization)",
-        "12",
+        "13",
     ),
     "host": Row(
         "without any message: Killed, 137, -9",
         "the host's memory ran out, not the card's",
         "dmesg | grep -i oom; fewer num_workers; load with mmap=True",
-        "12",
+        "08",
     ),
     "shared memory": Row(
         "a worker ends with a Bus error",

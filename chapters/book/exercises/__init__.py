@@ -22,6 +22,7 @@ Reading order:
 - ``chapter_05``: gradient accumulation, equal to the big batch, and its price
 - ``chapter_06``: what eight bits hold, and what they save
 - ``chapter_07``: reading memory and running out of it
+- ``chapter_08``: the moments of a run around its steps
 - ``chapter_09``: states in few bits, adapters, offload
 - ``chapter_11``: what a rank keeps, gathers and sends
 - ``chapter_10``: from "it does not fit" to a run

@@ -42,7 +42,7 @@ def test_a_file_as_json(tmp_path, capsys):
     path.write_bytes(b"\xff\x00 not UTF-8\n" + LOG.encode())
     assert main(["why", str(path), "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert (data["row"], data["phase"], data["chapter"]) == ("step", "optimizer.step()", "08")
+    assert (data["row"], data["phase"], data["chapter"]) == ("step", "optimizer.step()", "09")
     assert data["outside_bytes"] == 23.5 * GIB - 22 * GIB - 512 * MIB
     assert sum(data["holders"].values()) == data["message"]["total"] == 24 * GIB
     [own] = data["own_lines"]
