@@ -24,7 +24,7 @@ NUMBERED = [path for path in notebooks() if path.name[0].isdigit()]
 ASK = set(
     """
     card-moments card-autocast card-ways card-pieces card-layer card-states card-plan card-loss
-    card-died gpu-numbers kept-outputs leak-loss leak-cycle leak-list oom-recover oom-fix
+    card-died card-line gpu-numbers kept-outputs leak-loss leak-cycle leak-list oom-recover oom-fix
     resume-cell evaluate-cell
 """.split()
 )
