@@ -47,11 +47,11 @@ WAYS = {
     ),
     "LoRA": (
         "of rank 16 beside all linear layers: only these thin matrices are trained, and every block's forward runs a "
-        "second time (<a href='09_smaller_states.html'>chapter 09</a>)."
+        "second time (<a href='10_adapters.html'>chapter 10</a>)."
     ),
     "QLoRA": (
         "as LoRA, and the frozen linear layers are rounded to 4 bits and unpacked at each use; experts of a mixture "
-        "are no linear layers and keep their 16 bits (<a href='09_smaller_states.html'>chapter 09</a>)."
+        "are no linear layers and keep their 16 bits (<a href='10_adapters.html'>chapter 10</a>)."
     ),
 }
 """What is tried, from what gives up nothing to adapters beside weights in 4 bits, each with its price."""
