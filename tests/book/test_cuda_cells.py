@@ -131,9 +131,9 @@ def test_a_cell_fits_on_the_card_that_its_chapter_s_title_names(path, cell_id, r
 MISTAKES = {
     "a model of another depth": (
         "10",
-        "card-plan",
-        "Transformer(setup),",
-        "Transformer(replace(setup, model=replace(setup.model, num_layers=3))),",
+        "card-line",
+        "estimate_memory(job)",
+        "estimate_memory(replace(job, model=replace(job.model, num_layers=27)))",
     ),
     "the weights are in bf16": (
         "01",

@@ -169,6 +169,10 @@ EXERCISES = (
             for each adapter.
         count * (width + 1 / 8) if has_dropout else 2 if width == 2 else count * width :: A mask takes a byte a value,
             not a bit: torch's booleans have 8 bits.
+        count * 3 if has_dropout else 2 ; count * (2 + has_dropout) :: A float32 adapter makes its copies in float32, 4
+            bytes a value; and in bfloat16 without dropout all share the one input.
+        2 + count * (width + has_dropout) :: In bfloat16 without dropout there are no copies; and once it is cast or
+            dropped, nobody keeps the original.
         0 :: The base is frozen, but each A is trained: its weight's gradient needs its input.
         """,
     ),
