@@ -60,9 +60,9 @@ CHAPTERS = {
     "07_my_job_died": ("I",),
     "09_smaller_states": ("K", "C348-C366", "M"),
     "11_many_gpus": ("J",),
-    "10_make_it_fit": ("O", "P"),
+    "10_adapters": ("C353-C366", "C426-C428"),
     "12_cards_and_inference": ("C", "C343-C347"),
-    "13_todays_jobs": ("Q",),
+    "13_todays_jobs": ("C425-C425", "C429-C431"),
 }
 """The groups (or ranges of ids) that a chapter settles."""
 

@@ -42,7 +42,7 @@ process lie outside PyTorch's allocator?""",
             ),
         ),
         Task(
-            exercise_id="9.3",
+            exercise_id="10.2",
             title="What frozen layers keep",
             answer="kept_values",
             points=3,
@@ -55,7 +55,7 @@ process lie outside PyTorch's allocator?""",
             solution="return sum(tokens * inputs for inputs, outputs, is_trained in layers if is_trained)",
             shown='assert kept_values(1, [(1, 1, True)]) == 1, "one trained layer of one input"',
             exercise=lambda mine: replace(
-                exercises_of(9)["9.3"],
+                exercises_of(10)["10.2"],
                 probes=(
                     (mine["tokens"], ((64, 256, True), (256, 32, False))),
                     (100, ((3, 5, False), (5, 7, True), (7, 4, True))),

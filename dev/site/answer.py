@@ -47,11 +47,11 @@ WAYS = {
     ),
     "LoRA": (
         "of rank 16 beside all linear layers: only these thin matrices are trained, and every block's forward runs a "
-        "second time (<a href='09_smaller_states.html'>chapter 09</a>)."
+        "second time (<a href='10_adapters.html'>chapter 10</a>)."
     ),
     "QLoRA": (
         "as LoRA, and the frozen linear layers are rounded to 4 bits and unpacked at each use; experts of a mixture "
-        "are no linear layers and keep their 16 bits (<a href='09_smaller_states.html'>chapter 09</a>)."
+        "are no linear layers and keep their 16 bits (<a href='10_adapters.html'>chapter 10</a>)."
     ),
 }
 """What is tried, from what gives up nothing to adapters beside weights in 4 bits, each with its price."""
@@ -172,7 +172,7 @@ def first_screen(out: Path, site: str) -> str:
         f'<p class="quiet"><a class="link" href="{address_of(*OPENING)}">A link to this answer</a>, with a picture for '
         'those who get it. By the formula of <a href="01_memory_breakdown.html">chapter 01</a>, with fused AdamW; '
         "context, workspaces and fragments are counted. "
-        '<a href="10_make_it_fit.html">Chapter 10</a> has all plans.</p></form>'
+        '<a href="09_one_card.html">Lesson 09</a> has all plans.</p></form>'
     )
 
 

@@ -387,8 +387,10 @@ TOLD = [
     ("9.1", 92_000_000, "one digit more"),
     ("9.1", 91.6, "the number of MB."),
     ("9.1", 87.3, "the number of MiB."),
-    ("9.2", 6_800_000, "one digit more"),
-    ("9.2", 6.82, "the number of millions."),
+    ("10.1", 6_800_000, "one digit more"),
+    ("10.1", 6.82, "the number of millions."),
+    ("10.7", 91.39, "The scales make it 4.127"),
+    ("10.7", 91.4, "Two digits after the point"),
     (
         "11.3",
         lambda P, stage, n: {0: 16, 1: 14, 2: 8, 3: 16 / n}[stage] * P,

@@ -24,8 +24,8 @@ NUMBERED = [path for path in notebooks() if path.name[0].isdigit()]
 ASK = set(
     """
     card-moments card-autocast card-ways card-pieces card-layer card-states card-plan card-loss
-    card-died gpu-numbers kept-outputs leak-loss leak-cycle leak-list oom-recover oom-fix
-    card-eval
+    card-died card-eval card-line gpu-numbers kept-outputs leak-loss leak-cycle leak-list oom-recover
+    oom-fix
 """.split()
 )
 """Cells that ask whether there is a card, themselves or by what they call."""

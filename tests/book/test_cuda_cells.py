@@ -131,9 +131,9 @@ def test_a_cell_fits_on_the_card_that_its_chapter_s_title_names(path, cell_id, r
 MISTAKES = {
     "a model of another depth": (
         "10",
-        "card-plan",
-        "Transformer(setup),",
-        "Transformer(replace(setup, model=replace(setup.model, num_layers=3))),",
+        "card-line",
+        "estimate_memory(job)",
+        "estimate_memory(replace(job, model=replace(job.model, num_layers=27)))",
     ),
     "the weights are in bf16": (
         "01",
@@ -220,11 +220,23 @@ MISTAKES = {
         "torch.optim.AdamW, 8)",
         "torch.optim.SGD, 8)",
     ),
+    "the dropout is left out": (
+        "10",
+        "card-line",
+        "estimate_memory(job)",
+        "estimate_memory(replace(job, adapter=replace(job.adapter, dropout=0.0)))",
+    ),
+    "adapters of another dtype": (
+        "10",
+        "card-line",
+        "estimate_memory(job)",
+        'estimate_memory(replace(job, adapter=replace(job.adapter, dtype="bfloat16")))',
+    ),
     "somebody else's bytes on the card": (
         "10",
-        "card-plan",
-        '    names["step"]()  # AdamW',
-        '    other, _ = [[each + 0 for each in names["model"].parameters()], names["step"]()]  # AdamW',
+        "card-line",
+        "        torch.cuda.reset_peak_memory_stats()\n",
+        '        other = torch.ones(2**26, device="cuda")\n        torch.cuda.reset_peak_memory_stats()\n',
     ),
     "the piece before is held": (
         "13",
@@ -240,8 +252,8 @@ MISTAKES = {
     ),
 }
 """What is done wrong, and where. No assert sees FP16 in place of BF16 (03: as many bytes) or a gradient that stays
-beside a difference over one forward (03, 04, 06), or what cell and trace share (a plan's dtype in 10, whether 12's
-pieces are run twice)."""
+beside a difference over one forward (03, 04, 06), or what cell and trace share (whether 13's pieces are run
+twice)."""
 
 
 BEFORE = {"card-ways": "kept-on-card", "card-states": "states-on-card", "card-loss": "loss-on-card"}

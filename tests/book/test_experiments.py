@@ -173,7 +173,7 @@ def test_what_a_larger_rank_costs():
     for base in ("nf4", "as loaded"):
         assert (
             f"{recomputed_peak(base, 16)} to {recomputed_peak(base, 256)}"
-            in texts_of("09")["qlora-logits"]
+            in texts_of("10")["own-read"]
         )
 
 

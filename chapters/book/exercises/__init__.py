@@ -25,9 +25,9 @@ Reading order:
 - ``chapter_08``: the moments of a run around its steps
 - ``chapter_09``: states in few bits, adapters, offload
 - ``chapter_11``: what a rank keeps, gathers and sends
-- ``chapter_10``: from "it does not fit" to a run
+- ``chapter_10``: what adapters train and keep, and a base in 4 bits
 - ``chapter_12``: cards, and what inference keeps
-- ``chapter_13``: experts, long sequences, two programs on one card
+- ``chapter_13``: long sequences, two programs on one card
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""The exercises of chapter 13: experts, long sequences, two programs on one card."""
+"""The exercises of chapter 13: long sequences, two programs on one card."""
 
 from book.exercises import NumberExercise
 from memkit.formula.parameters import count_parameters
@@ -6,82 +6,9 @@ from memkit.models import LLAMA_3_8B
 from memkit.units import GIB
 from stepscope.inference import kv_cache_bytes_per_token
 
-EXPERT = 3 * 4096 * 14336
-ATTENTION = 2 * 4096 * 32 * 128 + 2 * 4096 * 8 * 128
-MIXTRAL = {
-    "experts": 32 * 8 * EXPERT / 1e9,
-    "used": 32 * 2 * EXPERT / 1e9,
-    "attention": 32 * ATTENTION / 1e9,
-    "router": 32 * 4096 * 8 / 1e9,
-    "outside": 2 * 32_000 * 4096 / 1e9,
-    "total": "experts + attention + router + outside",
-}
-"""Billions of parameters of Mixtral-8x7B, norms left out."""
-
 EXERCISES = (
     NumberExercise(
         id="13.1",
-        letters=MIXTRAL | {"gb": "2 * total"},
-        formula="gb",
-        unit="GB",
-        tolerance=0.002,
-        also=(93.4,),
-        because="{total:.1f} billion parameters of 2 bytes.",
-        table="""
-        112 :: That is 8 times 7 billion. The experts share attention, embedding and head, which are there once.
-        total ; 46.7 :: That is billions of parameters. Each takes 2 bytes.
-        4 * total :: You took 4 bytes per parameter. In 16 bits it is 2.
-        2 * (used + attention + router + outside) :: You counted the two experts that a token uses. All eight have to
-            be there.
-        2 * (experts * 2 / 3 + attention + router + outside) :: An expert has three matrices, gate, up and down. You
-            counted two.
-        2 * (experts / 8 + attention + router + outside) :: You counted one expert of each layer. There are eight.
-        2 * experts :: Those are the experts alone. Attention, embedding and head come on top.
-        2 * (experts + attention + router) ; 93 :: Did you leave out embedding and head? With them it is half a GB more;
-            give one digit after the point.
-        2e9 * total / 2**30 :: That is in GiB. Asked are GB, 10⁹ bytes.
-        16 * total :: That is with gradients and states, 16 bytes per parameter. Asked are the weights.
-        2 * (experts + attention * 8 / 5 + router + outside) :: You gave keys and values 32 heads. They have 8.
-        2 * (experts + router + outside) :: You forgot the attention.
-        16 * (total - experts * 7 / 8) :: That is eight whole models. The experts share attention, embedding and head.
-        total / 2 :: You took 4 bits. Asked are 16.
-        """,
-    ),
-    NumberExercise(
-        id="13.2",
-        letters=MIXTRAL
-        | {
-            "bits": 4.127 / 8,
-            "others": "outside + router",
-            "gb": "2 * (experts + others) + bits * attention",
-        },
-        formula="gb",
-        unit="GB",
-        tolerance=0.002,
-        also=(91.4,),
-        because="{2 * experts:.1f} GB of experts, {2 * others:.2f} of embedding, head and router, "
-        "{bits * attention:.2f} in 4 bits.",
-        table="""
-        2 * total :: That is all in 16 bits. The attention's matrices are in nn.Linear layers and do shrink.
-        bits * total ; total / 2 :: That would be everything in 4 bits. The experts are no nn.Linear.
-        bits * (experts + attention) + 2 * others :: That is with the experts in 4 bits. This library does not reach
-            them.
-        2 * experts :: Those are the experts alone.
-        2 * experts + bits * (attention + others) ; 91 :: Did you take embedding and head in 4 bits? They stay in 16;
-            give one digit after the point.
-        2 * experts + others + bits * (attention + others / 2) :: You took the head in 4 bits. Here it stays in 16.
-        bits * attention + 2 * others :: You left the experts out. They are the largest part.
-        2 * (used + others) + bits * attention :: You counted the two experts that a token uses. All eight are loaded.
-        (2e9 * (experts + others) + 1e9 * bits * attention) / 2**30 :: That is in GiB. Asked are GB.
-        4 * (experts + others) + bits * attention :: You took 4 bytes for what stays. In 16 bits it is 2.
-        2 * (experts + others) + 4.127 * attention :: You took 4.127 bytes. They are bits: divide by 8.
-        bits * experts + 2 * (attention + others) :: You turned it around. The attention is in nn.Linear layers and
-            shrinks; the experts stay as they are.
-        2 * (experts + others) + attention :: You took a byte per parameter of the attention. It is 4.127 bits.
-        """,
-    ),
-    NumberExercise(
-        id="13.3",
         letters={"tokens": 262_144, "vocab": 128_256, "gb": "tokens / 4 * vocab * 4 / 1e9"},
         formula="gb",
         unit="GB",
@@ -102,7 +29,7 @@ EXERCISES = (
         """,
     ),
     NumberExercise(
-        id="13.4",
+        id="13.2",
         letters={
             "weights": 2 * count_parameters(LLAMA_3_8B) / GIB,
             "cache": 24 * 8192 * kv_cache_bytes_per_token(LLAMA_3_8B) / GIB,
