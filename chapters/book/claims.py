@@ -58,9 +58,9 @@ CHAPTERS = {
     "05_gradient_accumulation": ("G",),
     "06_fp8_training": ("H",),
     "07_my_job_died": ("I",),
-    "09_smaller_states": ("K", "C348-C366", "M"),
+    "09_one_card": ("K", "C348-C352", "M", "O", "P"),
     "11_many_gpus": ("J",),
-    "10_make_it_fit": ("O", "P"),
+    "10_make_it_fit": ("C353-C366",),
     "12_cards_and_inference": ("C", "C343-C347"),
     "13_todays_jobs": ("Q",),
 }

@@ -22,7 +22,7 @@ Reading order:
 - ``chapter_05``: gradient accumulation, equal to the big batch, and its price
 - ``chapter_06``: what eight bits hold, and what they save
 - ``chapter_07``: reading memory and running out of it
-- ``chapter_09``: states in few bits, adapters, offload
+- ``chapter_09``: the highest moment, states in few bits, steps elsewhere, plans
 - ``chapter_11``: what a rank keeps, gathers and sends
 - ``chapter_10``: from "it does not fit" to a run
 - ``chapter_12``: cards, and what inference keeps
