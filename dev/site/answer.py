@@ -172,7 +172,7 @@ def first_screen(out: Path, site: str) -> str:
         f'<p class="quiet"><a class="link" href="{address_of(*OPENING)}">A link to this answer</a>, with a picture for '
         'those who get it. By the formula of <a href="01_memory_breakdown.html">chapter 01</a>, with fused AdamW; '
         "context, workspaces and fragments are counted. "
-        '<a href="10_make_it_fit.html">Chapter 10</a> has all plans.</p></form>'
+        '<a href="09_one_card.html">Lesson 09</a> has all plans.</p></form>'
     )
 
 
