@@ -2,6 +2,10 @@
 
 from dataclasses import replace
 
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
 from book.exercises.chapter_09 import JOBS
 from memkit.cards import CARDS
 from memkit.recipes import AUTOCAST_FP16, PURE_BF16, OptimizerConfig
@@ -31,7 +35,68 @@ def changed(job: str, card: str, **choices):
     return RIGHT | {job: (card, replace(RIGHT[job][1], **choices))}
 
 
+def _piece(rows, head, wanted, reduction="sum"):
+    return F.cross_entropy(rows @ head.T, wanted, reduction=reduction)
+
+
+def _added(hidden, head, targets, pieces, reduction="sum", again=True):
+    parts = zip(hidden.chunk(pieces), targets.chunk(pieces), strict=True)
+    if not again:
+        return sum(_piece(rows, head, wanted, reduction) for rows, wanted in parts)
+    return sum(
+        checkpoint(_piece, rows, head, wanted, reduction, use_reentrant=False)
+        for rows, wanted in parts
+    )
+
+
+def _mean_of_means(hidden, head, targets, pieces):
+    return _added(hidden, head, targets, pieces, "mean") / pieces
+
+
+def _means_without_nan(hidden, head, targets, pieces):
+    parts = zip(hidden.chunk(pieces), targets.chunk(pieces), strict=True)
+    means = [_piece(rows, head, wanted, "mean") for rows, wanted in parts if (wanted >= 0).any()]
+    return sum(means) / len(means)
+
+
+def _by_all_tokens(hidden, head, targets, pieces):
+    return _added(hidden, head, targets, pieces) / targets.numel()
+
+
+def _keeps_all(hidden, head, targets, pieces):
+    return _added(hidden, head, targets, pieces, again=False) / (targets != -100).sum()
+
+
+def _once_in_the_backward(hidden, head, targets, pieces):
+    return checkpoint(_piece, hidden, head, targets, "mean", use_reentrant=False)
+
+
+def _a_number(hidden, head, targets, pieces):
+    return _added(hidden, head, targets, pieces).item() / (targets != -100).sum().item()
+
+
+def _no_gradient(hidden, head, targets, pieces):
+    with torch.no_grad():
+        return _keeps_all(hidden, head, targets, pieces)
+
+
+def _a_head_of_its_own(hidden, head, targets, pieces):
+    return _added(hidden, head.detach(), targets, pieces) / (targets != -100).sum()
+
+
 WRONG = {
+    "9.6": (
+        (3.5, "3.5 is a float; the answer is a function"),
+        (_a_number, "You returned a float; the loss is a tensor of one value"),
+        (_mean_of_means, "a piece without a target has no mean"),
+        (_means_without_nan, "Is a piece's mean counted as much as another's?"),
+        (_added, "That is the sum of the losses"),
+        (_by_all_tokens, "You divided by all 64 tokens. 21 of them have no target"),
+        (_no_gradient, "no gradient can come from it"),
+        (_a_head_of_its_own, "the gradient of head is not"),
+        (_once_in_the_backward, "You make a tensor of 32,768 values"),
+        (_keeps_all, "Make each piece again there"),
+    ),
     "9.9": (
         ({}, "Give a dictionary with the jobs a, b, c, d, e"),
         (RIGHT | {"a": "RTX 3090"}, "Job a: give a pair, first a card's name"),

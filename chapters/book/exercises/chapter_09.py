@@ -2,9 +2,16 @@
 
 from operator import itemgetter
 
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from memkit.cards import CARDS
+from memkit.measure import saved_bytes
 from memkit.models import GPT2_XL, LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_8B, LLAMA_32_1B
+from memkit.program.hooks import tensors_in
 from memkit.setup import TrainingSetup
 from memkit.strategies import NONE
 from memkit.units import GIB, format_bytes
@@ -35,6 +42,77 @@ def rest(sizes, states):
 def model_bytes(sizes, states, n):
     """Bytes of weights, states and gradients at their highest, with n micro-batches."""
     return rest(sizes, states) + 2 * standing(sizes, n)
+
+
+TOKENS, WORDS, WIDTH, PIECES = 64, 512, 16, 8
+
+
+def whole_loss(hidden: Tensor, head: Tensor, targets: Tensor) -> Tensor:
+    """The mean loss over the tokens that have a target, all logits at once."""
+    return F.cross_entropy(hidden @ head.T, targets)
+
+
+class LargestTensor(TorchDispatchMode):
+    """The values of the largest tensor that an operation made while this is entered."""
+
+    num_values = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        self.num_values = max([self.num_values, *(each.numel() for each in tensors_in(made))])
+        return made
+
+
+def judge_pieces(answer: object) -> str | None:
+    """Whether a loss in pieces is that of all logits at once, keeps none of them, and makes a piece's at a time."""
+    if not callable(answer):
+        return f"{answer!r} is a {type(answer).__name__}; the answer is a function."
+    generator = torch.Generator().manual_seed(0)
+    hidden, head = (
+        torch.randn(rows, WIDTH, generator=generator, requires_grad=True)
+        for rows in (TOKENS, WORDS)
+    )
+    targets = torch.randint(WORDS, (TOKENS,), generator=generator)
+    targets[TOKENS // 2 + 3 : -TOKENS // PIECES] = -100  # the pieces have 8, 3 and 0 targets
+    given, wanted = answer(hidden, head, targets, PIECES), whole_loss(hidden, head, targets)
+    if not (isinstance(given, Tensor) and given.numel() == 1):
+        return f"You returned a {type(given).__name__}; the loss is a tensor of one value."
+    if problem := _loss_problem(given, wanted, targets):
+        return problem
+    if not given.requires_grad:
+        return "The loss is right, and no gradient can come from it."
+    gradients = (
+        torch.autograd.grad(loss, (hidden, head), allow_unused=True) for loss in (given, wanted)
+    )
+    for name, own, theirs in zip(("hidden", "head"), *gradients, strict=True):
+        if own is None or not torch.allclose(own, theirs, rtol=1e-3, atol=1e-6):
+            return f"The loss is right, and the gradient of {name} is not."
+    with LargestTensor() as largest:
+        answer(hidden, head, targets, PIECES)
+    if largest.num_values > 2 * TOKENS * WORDS // PIECES:
+        piece = f"{TOKENS * WORDS // PIECES:,}"
+        return f"You make a tensor of {largest.num_values:,} values; the logits of a piece have {piece}."
+    kept = saved_bytes(lambda: answer(hidden, head, targets, PIECES), (hidden, head, targets))
+    if kept > TOKENS * WORDS:
+        return (
+            f"The loss is right, and {format_bytes(kept)} are kept for the backward: the logits of all pieces have "
+            f"{format_bytes(4 * TOKENS * WORDS)}. Make each piece again there, with checkpoint."
+        )
+    return None
+
+
+def _loss_problem(given: Tensor, wanted: Tensor, targets: Tensor) -> str | None:
+    """What a loss is that is not the wanted one; ``None`` for the same."""
+    count, value = (targets != -100).sum(), given.detach()
+    if torch.isnan(value):
+        return "Your loss is nan: a piece without a target has no mean. Add sums, and divide once."
+    if torch.isclose(value, wanted, rtol=1e-5):
+        return None
+    if torch.isclose(value, wanted * count, rtol=1e-4):
+        return f"That is the sum of the losses. Divide it once, by the {count} tokens that have a target."
+    if torch.isclose(value, wanted * count / targets.numel(), rtol=1e-4):
+        return f"You divided by all {targets.numel()} tokens. {targets.numel() - count} of them have no target."
+    return f"The loss is {wanted:.4f}; yours is {value:.4f}. Is a piece's mean counted as much as another's?"
 
 
 def fitting(plans, room):
@@ -248,28 +326,10 @@ EXERCISES = (
         4 * P / 31.5e9 ; 0.86 :: That is in seconds, at 31.5 GB/s. Asked are the bytes.
         """,
     ),
-    NumberExercise(
+    JudgedExercise(
         id="9.6",
-        letters={"seconds": 2 * (4 + 4) * 7e9 / 32e9},
-        formula="seconds",
-        unit="seconds",
-        tolerance=0.02,
-        also=(3.5, "112 / 32"),
-        because="56 GB each way, 112 GB at 32 GB/s.",
-        table="""
-        seconds / 2 :: That is half: one way, one mean, or means of 2 bytes. Two float32 means cross twice.
-        seconds / 4 :: One mean, one way. Two means are read and written back.
-        seconds * 1.5 :: You counted a master copy, 12 bytes. The means take 8.
-        seconds * 2 :: Twice as long: the means take 8 bytes a parameter, not 16, and cross twice, not four times.
-        seconds / 1000 :: That is in thousands of seconds.
-        56 :: That is the gigabytes of both means. How long do they take, there and back?
-        112 :: That is the gigabytes both ways. Divide by the rate.
-        8 * seconds :: You counted bits. 32 GB/s are bytes.
-        112 / 25 :: 25 GB/s is about what real copies reach. This exercise gives 32.
-        seconds * 10**9 / 2**30 :: You turned the bytes into GiB. The bus is in GB/s.
-        seconds * 2**30 / 10**9 :: You turned the rate into GiB and left the bytes in GB. Both are in GB.
-        1000 * seconds :: That is in thousandths of a second.
-        """,
+        judge=judge_pieces,
+        because="Sums of pieces may be added, and means may not; and a piece that is made again keeps no logits.",
     ),
     FunctionExercise(
         id="9.7",
@@ -323,7 +383,7 @@ EXERCISES = (
         c - k - (c - k) // 100 >= p :: That says whether it fits. How many bytes are left?
         c - k - (c - k) // 100 :: That is the room. The step itself is still to come off.
         max(0, c - k - (c - k) // 100 - p) :: Below 0 says by how much it does not fit; keep it.
-        c - c // 100 - k - p :: The hundredth is of what the context leaves, not of the card.
+        c - c // 100 - k - p ; int(0.99 * c) - k - p :: The hundredth is of what the context leaves, not of the card.
         """,
     ),
     JudgedExercise(
