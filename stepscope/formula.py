@@ -6,7 +6,7 @@ A step with the optimizer's states on the host sends every gradient there and ev
 bf16, whatever the batch is. (Offloaded activations, which ``blocks_ledger`` lists, go there and back in every
 micro-batch.) Seconds are bytes divided by the link's rate; what of them hides behind the arithmetic is a measurement.
 
-The head and the loss of some tokens at a time, each run again (chapter 10, section 3): logits of T tokens and V words
+The head and the loss of some tokens at a time, each run again (lesson 09, section 4): logits of T tokens and V words
 are three tensors of T · V numbers at the start of the backward. In n pieces each of them has T · V / n, in float32; the
 price is one more product with the head.
 """

@@ -14,7 +14,7 @@ Reading order:
 - ``linear_memory``: what a linear layer keeps under each library's recipe, for chapter 06
 - ``small_gpt``: a character GPT on a poem, which chapters 03, 05, 06, 09, 10 and 11 train
 - ``small_programs``: small steps for chapter 07 to measure
-- ``pieces_of_logits``: torchtune's head and loss in eight pieces, for chapter 10
+- ``pieces_of_logits``: torchtune's head and loss in eight pieces, for lesson 09
 - ``korthikanti``: the activation formulas of Korthikanti et al. 2022, addend by addend
 - ``cheat_sheet``: what each technique does to the peak of two jobs, and its price
 - ``recordings``: a GPU run kept as a file, with its card, driver, torch and date

@@ -58,7 +58,7 @@ CHAPTERS = {
     "05_gradient_accumulation": ("G",),
     "06_fp8_training": ("H",),
     "07_my_job_died": ("I",),
-    "09_smaller_states": ("K", "C348-C366", "M"),
+    "09_one_card": ("K", "C348-C352", "M", "O", "P"),
     "11_many_gpus": ("J",),
     "10_adapters": ("C353-C366", "C426-C428"),
     "12_cards_and_inference": ("C", "C343-C347"),

@@ -1,6 +1,6 @@
 """Every plan for a job on a card, the order in which to take them, and the chosen one as code that was traced.
 
-Chapters 10 and 11.
+Lessons 09 and 11.
 
 Reading order:
 

@@ -82,7 +82,7 @@ TRIED: tuple[Stepper, ...] = tuple(
 GROUPS = (2, 3, 4)
 RANK = 16
 PIECES = 8
-"""Of the loss, where it is computed in pieces (chapter 10, section 3)."""
+"""Of the loss, where it is computed in pieces (lesson 09, section 4)."""
 
 
 @lru_cache(maxsize=64)

@@ -12,6 +12,7 @@ Source: ``grouped_mm_experts_forward`` and ``Qwen3MoeTopKRouter`` of transformer
 """
 
 import math
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from importlib import import_module
@@ -180,6 +181,7 @@ class Steps:
 
     def __init__(self, *optimizers: torch.optim.Optimizer):
         self.optimizers = optimizers
+        self.in_backward: dict[nn.Parameter, torch.optim.Optimizer | Steps] = {}
 
     def step(self) -> None:
         for optimizer in self.optimizers:
@@ -212,15 +214,19 @@ def make_optimizer(
 
 def step_in_backward(config: OptimizerConfig, named: Iterable[tuple[str, nn.Parameter]]) -> Steps:
     """An optimizer for each parameter, which steps as soon as the gradient is there and frees it."""
-    optimizers = {p: make_optimizer(config, [(name, p)]) for name, p in named}
+    steps = Steps()
+    steps.in_backward = {p: make_optimizer(config, [(name, p)]) for name, p in named}
+    # torch holds a hook where Python's collector does not look: one that knew its parameter would keep it for ever
+    known = weakref.ref(steps)
 
     def step_and_free(parameter: nn.Parameter) -> None:
-        optimizers[parameter].step()
-        optimizers[parameter].zero_grad()
+        optimizer = known().in_backward[parameter]
+        optimizer.step()
+        optimizer.zero_grad()
 
-    for parameter in optimizers:
+    for parameter in steps.in_backward:
         parameter.register_post_accumulate_grad_hook(step_and_free)
-    return Steps()
+    return steps
 
 
 def make_job_optimizer(

@@ -1,4 +1,4 @@
-"""The command line ``stepscope``, and what only it uses. No other module imports it; chapter 10 calls its ``fit``.
+"""The command line ``stepscope``, and what only it uses. No other module imports it; lesson 09 calls its ``report``.
 
 A training script is followed until its second step, reported on, and traced again with what would help. Loads torch
 where a program is traced.

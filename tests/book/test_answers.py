@@ -218,7 +218,7 @@ RIGHT = [
     ("7.6", ["statistics", LEAK_BYTES]),
     ("7.6", ("Classifier.statistics", 4_194_304)),
     ("7.6", ("statistics()", 4 * MIB)),
-    ("10.4", lambda p, c, k: c - k - int((c - k) / 100) - p),
+    ("9.8", lambda p, c, k: c - k - int((c - k) / 100) - p),
     ("12.1", 25_700),
 ]
 TOLD = [
@@ -384,9 +384,9 @@ TOLD = [
     ("7.5", recovers_in_finally, "a finally runs after any"),
     ("7.5", lambda step, recover: step() or True, "raised OutOfMemoryError"),
     ("7.6", (f"chapter_07.py:{LEAK_LINE}", LEAK_BYTES), "the name of the function"),
-    ("9.1", 92_000_000, "one digit more"),
-    ("9.1", 91.6, "the number of MB."),
-    ("9.1", 87.3, "the number of MiB."),
+    ("9.3", 92_000_000, "one digit more"),
+    ("9.3", 91.6, "the number of MB."),
+    ("9.3", 87.3, "the number of MiB."),
     ("10.1", 6_800_000, "one digit more"),
     ("10.1", 6.82, "the number of millions."),
     ("10.7", 91.39, "The scales make it 4.127"),
@@ -396,9 +396,9 @@ TOLD = [
         lambda P, stage, n: {0: 16, 1: 14, 2: 8, 3: 16 / n}[stage] * P,
         "table that you may read",
     ),
-    ("10.4", lambda p, c, k: (c - k) - ceil((c - k) / 100) - p, "rounds the hundredth up"),
-    ("10.4", lambda p, c, k: c - k - (c - k) / 100 - p, "A byte has no parts"),
-    ("10.4", lambda p, c, k: c - k - (c - k) // 100 - p + 1000, ""),
+    ("9.8", lambda p, c, k: (c - k) - ceil((c - k) / 100) - p, "rounds the hundredth up"),
+    ("9.8", lambda p, c, k: c - k - (c - k) / 100 - p, "A byte has no parts"),
+    ("9.8", lambda p, c, k: c - k - (c - k) // 100 - p + 1000, ""),
 ]
 
 

@@ -72,7 +72,7 @@ def names_before(path: Path, cell_id: str) -> dict:
 
 
 def run_on_pretend_card(
-    path: Path, cell_id: str, source: str | None = None, total_bytes: int = 8 * GIB
+    path: Path, cell_id: str, source: str | None = None, total_bytes: int = 16 * GIB
 ) -> str:
     """Run a cell on the card, and before it, without one, what it needs; returns what it printed."""
     names, printed = dict(names_before(path, cell_id)), []
@@ -207,18 +207,29 @@ MISTAKES = {
         "        step()  # cuBLAS's workspaces and the optimizer's states are there now\n",
         "",
     ),
-    "gradients are kept": ("09", "card-states", "        optimizer.zero_grad()\n", ""),
-    "states of 16 bits": (
+    "the first step, which makes the states": (
         "09",
-        "card-states",
-        "model = Transformer(setup)",
-        "model = Transformer(setup).bfloat16()",
+        "card-steps",
+        "        step()  # AdamW's states are there now, and cuBLAS's workspaces, which are no tensor's\n",
+        "",
     ),
     "an optimizer without states": (
         "09",
-        "card-states",
-        "torch.optim.AdamW, 8)",
-        "torch.optim.SGD, 8)",
+        "card-steps",
+        "job_build(way)()",
+        'job_build(replace(way, optimizer=OptimizerConfig(record="SGD", implementation="fused")))()',
+    ),
+    "the logits whole": (
+        "09",
+        "card-steps",
+        "job_build(way)()",
+        "job_build(replace(way, loss_pieces=1))()",
+    ),
+    "every step after the backward": (
+        "09",
+        "card-steps",
+        "job_build(way)()",
+        'job_build(replace(way, place="after backward"))()',
     ),
     "the dropout is left out": (
         "10",
@@ -256,7 +267,7 @@ beside a difference over one forward (03, 04, 06), or what cell and trace share 
 twice)."""
 
 
-BEFORE = {"card-ways": "kept-on-card", "card-states": "states-on-card", "card-loss": "loss-on-card"}
+BEFORE = {"card-ways": "kept-on-card", "card-loss": "loss-on-card"}
 """The function that a card's cell calls, in the cell before it."""
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cells import CHAPTERS, after_setup, cells_of, home_of, notebooks_of
-from wrong_answers.chapter_10 import ALSO_RIGHT, RIGHT
+from wrong_answers.chapter_09 import ALSO_RIGHT, RIGHT
 
 from book import check
 from book.exercises import Exercise, JudgedExercise, NumberExercise, exercises_of
@@ -165,12 +165,12 @@ def test_the_cells_of_an_exercise(number, exercise_id):
 
 
 def test_several_purchases_are_right():
-    game = exercises_of(10)["10.6"]
+    game = exercises_of(9)["9.9"]
     assert [game.check(answer).status for answer in (RIGHT, *ALSO_RIGHT)] == ["right"] * 5
 
 
 def test_a_function_that_changes_its_arguments_changes_no_question():
-    """10.3: a list that is emptied or sorted in place stays whole for the right answer, and for the next reader."""
+    """9.7: a list that is emptied or sorted in place stays whole for the right answer, and for the next reader."""
 
     def empties(plans, room_bytes):
         plans.clear()
@@ -182,7 +182,7 @@ def test_a_function_that_changes_its_arguments_changes_no_question():
     def takes_the_first(plans, room_bytes):
         return next((plan[0] for plan in plans if plan[1] <= room_bytes), None)
 
-    told = [check("10.3", answer) for answer in (empties, sorts_in_place, takes_the_first)]
+    told = [check("9.7", answer) for answer in (empties, sorts_in_place, takes_the_first)]
     assert [feedback.status for feedback in told] == ["not yet", "right", "not yet"]
     assert "the first of the list" in told[-1].text
 

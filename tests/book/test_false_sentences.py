@@ -223,7 +223,7 @@ BRIDGED = ("A100 PCIe 40 GB", "A100 PCIe 80 GB", "H100 PCIe", "H100 NVL", "RTX 3
 
 def test_a_bridge_joins_two_cards_and_the_text_says_so():
     """1.5 F/B of chapter 11 by NVLink and by PCIe, and how much faster the bridge is, for the cards that have one."""
-    told, at_ten = texts_of("11")["explorer-text"], texts_of("10")["planner-cards"]
+    told, at_nine = texts_of("11")["explorer-text"], texts_of("09")["planner-eight-text"]
     card = CARDS["H100 PCIe"]
     flops = 1e12 * card.peak_tflops["bfloat16"]
     by_nvlink, by_pcie = (1.5 * flops / card.bytes_per_s_among(num_cards) for num_cards in (2, 8))
@@ -232,7 +232,7 @@ def test_a_bridge_joins_two_cards_and_the_text_says_so():
         in told
     )
     times = [CARDS[name].link_bytes_per_s / CARDS[name].pcie_bytes_per_s for name in BRIDGED]
-    assert f"{min(times):.1f} to {max(times):.1f} times PCIe's" in at_ten
+    assert f"{min(times):.1f} to {max(times):.1f} times PCIe's" in at_nine
     assert {name for name, card in CARDS.items() if card.num_linked_cards == 2} == set(BRIDGED)
     for dp_size, rate in ((2, "at 300 GB/s"), (8, "at 63 GB/s")):
         assert rate in " ".join(ShardingExplorer(card=card.name, dp_size=dp_size).shown.words)
@@ -296,7 +296,7 @@ def test_the_sheet_s_renamed_flags_are_told():
 
 def test_the_rate_of_the_printed_code_is_a_placeholder():
     """Every text has it, for adapters and for all weights, and no byte of a trace depends on it."""
-    told = texts_of("10")["planner-code-idea"]
+    told = texts_of("09")["planner-code-text"]
     for adapter, rate in ((None, "2e-05"), (AdapterConfig(rank=16), "0.0002")):
         job = Job(
             model=models.LLAMA_32_1B,

@@ -192,7 +192,7 @@ def test_clipping_finds_no_gradient_of_an_optimizer_on_the_host():
 
     trace_script(build)
     assert left == [256, 2048, 8] and groups[0] == groups[1] == 2
-    told = texts_of("09")["offload-idea"]
+    told = texts_of("09")["offload-read"]
     assert "4,096 values" in told and "lr=learning_rate" in told
 
 

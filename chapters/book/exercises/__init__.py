@@ -23,9 +23,9 @@ Reading order:
 - ``chapter_06``: what eight bits hold, and what they save
 - ``chapter_07``: reading memory and running out of it
 - ``chapter_08``: the moments of a run around its steps
-- ``chapter_09``: states in few bits, adapters, offload
-- ``chapter_11``: what a rank keeps, gathers and sends
+- ``chapter_09``: the highest moment, states in few bits, steps elsewhere, plans
 - ``chapter_10``: what adapters train and keep, and a base in 4 bits
+- ``chapter_11``: what a rank keeps, gathers and sends
 - ``chapter_12``: cards, and what inference keeps
 - ``chapter_13``: long sequences, two programs on one card
 """

@@ -1,16 +1,32 @@
-"""The exercises of chapter 09: states in few bits, adapters, offload."""
+"""The exercises of lesson 09: the highest moment, states in few bits, steps elsewhere, plans."""
 
-from book.exercises import FunctionExercise, NumberExercise
+from operator import itemgetter
 
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-def lora_bytes(base, adapters, width):
-    """Weights of the base in bf16; of the adapters weights, gradients and Adam's two states, all of one width."""
-    return 2 * base + 4 * width * adapters
+from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
+from memkit.cards import CARDS
+from memkit.measure import saved_bytes
+from memkit.models import GPT2_XL, LLAMA_2_7B, LLAMA_2_13B, LLAMA_3_8B, LLAMA_32_1B
+from memkit.program.hooks import tensors_in
+from memkit.setup import TrainingSetup
+from memkit.strategies import NONE
+from memkit.units import GIB, format_bytes
+from stepscope.planner.plan import TrainingPlan, plan_of
 
-
-def kept_values(tokens, layers):
-    """Input values that autograd keeps for linear layers, each (inputs, outputs, whether its weight is trained)."""
-    return sum(tokens * num_inputs for num_inputs, _, is_trained in layers if is_trained)
+PRICES = {"T4": 1, "RTX 3090": 2, "RTX 4090": 3, "A100 SXM 40 GB": 5, "A100 SXM 80 GB": 9}
+BUDGET = 20
+JOBS = {
+    "a": (GPT2_XL, 1024),
+    "b": (LLAMA_32_1B, 4096),
+    "c": (LLAMA_2_7B, 2048),
+    "d": (LLAMA_3_8B, 2048),
+    "e": (LLAMA_2_13B, 1024),
+}
+"""The design game: what a card costs, what there is to spend, and five jobs as (model, tokens of a sequence)."""
 
 
 def standing(sizes, n, alone=None):
@@ -28,9 +44,183 @@ def model_bytes(sizes, states, n):
     return rest(sizes, states) + 2 * standing(sizes, n)
 
 
+TOKENS, WORDS, WIDTH, PIECES = 64, 512, 16, 8
+
+
+def whole_loss(hidden: Tensor, head: Tensor, targets: Tensor) -> Tensor:
+    """The mean loss over the tokens that have a target, all logits at once."""
+    return F.cross_entropy(hidden @ head.T, targets)
+
+
+class LargestTensor(TorchDispatchMode):
+    """The values of the largest tensor that an operation made while this is entered."""
+
+    num_values = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        self.num_values = max([self.num_values, *(each.numel() for each in tensors_in(made))])
+        return made
+
+
+def judge_pieces(answer: object) -> str | None:
+    """Whether a loss in pieces is that of all logits at once, keeps none of them, and makes a piece's at a time."""
+    if not callable(answer):
+        return f"{answer!r} is a {type(answer).__name__}; the answer is a function."
+    generator = torch.Generator().manual_seed(0)
+    hidden, head = (
+        torch.randn(rows, WIDTH, generator=generator, requires_grad=True)
+        for rows in (TOKENS, WORDS)
+    )
+    targets = torch.randint(WORDS, (TOKENS,), generator=generator)
+    targets[TOKENS // 2 + 3 : -TOKENS // PIECES] = -100  # the pieces have 8, 3 and 0 targets
+    given, wanted = answer(hidden, head, targets, PIECES), whole_loss(hidden, head, targets)
+    if not (isinstance(given, Tensor) and given.numel() == 1):
+        return f"You returned a {type(given).__name__}; the loss is a tensor of one value."
+    if problem := _loss_problem(given, wanted, targets):
+        return problem
+    if not given.requires_grad:
+        return "The loss is right, and no gradient can come from it."
+    gradients = (
+        torch.autograd.grad(loss, (hidden, head), allow_unused=True) for loss in (given, wanted)
+    )
+    for name, own, theirs in zip(("hidden", "head"), *gradients, strict=True):
+        if own is None or not torch.allclose(own, theirs, rtol=1e-3, atol=1e-6):
+            return f"The loss is right, and the gradient of {name} is not."
+    with LargestTensor() as largest:
+        answer(hidden, head, targets, PIECES)
+    if largest.num_values > 2 * TOKENS * WORDS // PIECES:
+        piece = f"{TOKENS * WORDS // PIECES:,}"
+        return f"You make a tensor of {largest.num_values:,} values; the logits of a piece have {piece}."
+    kept = saved_bytes(lambda: answer(hidden, head, targets, PIECES), (hidden, head, targets))
+    if kept > TOKENS * WORDS:
+        return (
+            f"The loss is right, and {format_bytes(kept)} are kept for the backward: the logits of all pieces have "
+            f"{format_bytes(4 * TOKENS * WORDS)}. Make each piece again there, with checkpoint."
+        )
+    return None
+
+
+def _loss_problem(given: Tensor, wanted: Tensor, targets: Tensor) -> str | None:
+    """What a loss is that is not the wanted one; ``None`` for the same."""
+    count, value = (targets != -100).sum(), given.detach()
+    if torch.isnan(value):
+        return "Your loss is nan: a piece without a target has no mean. Add sums, and divide once."
+    if torch.isclose(value, wanted, rtol=1e-5):
+        return None
+    if torch.isclose(value, wanted * count, rtol=1e-4):
+        return f"That is the sum of the losses. Divide it once, by the {count} tokens that have a target."
+    if torch.isclose(value, wanted * count / targets.numel(), rtol=1e-4):
+        return f"You divided by all {targets.numel()} tokens. {targets.numel() - count} of them have no target."
+    return f"The loss is {wanted:.4f}; yours is {value:.4f}. Is a piece's mean counted as much as another's?"
+
+
+def fitting(plans, room):
+    """The plans, each (name, bytes, seconds), that need no more than the room."""
+    return [plan for plan in plans if plan[1] <= room]
+
+
+def cheapest(plans, room):
+    """The plan of least seconds among those that fit; ``None`` where none does."""
+    return min(fitting(plans, room), key=itemgetter(2), default=[None])[0]
+
+
+def spare_bytes(p, c, k):
+    """What a peak of p bytes leaves of a card of c with a context of k; a hundredth of the room is for fragments."""
+    room = c - k
+    return room - room // 100 - p
+
+
+def judge_game(answer: object) -> str | None:
+    """Whether a card and a setup are named for each job, all fit, and the cards are paid for."""
+    if not isinstance(answer, dict) or set(answer) != set(JOBS):
+        return f"Give a dictionary with the jobs {', '.join(JOBS)}, each with (card, setup)."
+    spent = 0
+    for job, pair in answer.items():
+        if not (
+            isinstance(pair, (tuple, list))
+            and len(pair) == 2
+            and isinstance(pair[1], TrainingSetup)
+        ):
+            return f"Job {job}: give a pair, first a card's name, then a Job."
+        card, setup = pair
+        if card not in tuple(PRICES):
+            said = repr(card) if isinstance(card, str) else f"a {type(card).__name__}"
+            return f"Job {job}: {said} is not for sale; the names {', '.join(PRICES)} are."
+        if problem := judge_job(job, card, setup):
+            return f"Job {job}: {problem}"
+        spent += PRICES[card]
+    if spent > BUDGET:
+        return f"All five fit, but the cards cost {spent}, and there are {BUDGET} to spend."
+    return None
+
+
+def judge_job(job: str, card: str, setup: TrainingSetup) -> str | None:
+    """Whether the setup is the job's, runs on such a card, and fits it."""
+    model, seq_len = JOBS[job]
+    if setup.model != model or setup.seq_len != seq_len:
+        return f"the job is {model.name} with {seq_len} tokens a sequence."
+    if setup.micro_batch_size * setup.grad_accum_steps != 8:
+        return f"a step has 8 sequences, and {setup.micro_batch_size} × {setup.grad_accum_steps} are others."
+    if setup.device != "cuda":
+        return f"device={setup.device!r} counts by the rules of another machine; a card is 'cuda'."
+    dtype = setup.precision.compute_dtype
+    if dtype not in CARDS[card].peak_tflops:
+        return f"a {card} does not multiply {dtype}."
+    plan = plan_of(setup, CARDS[card])
+    return None if plan.fits else f"its peak is {format_bytes(plan.peak_bytes)}. {plan.fit}"
+
+
+def given_up(plan: TrainingPlan) -> str:
+    """What a plan gives up, time included, as a list in words."""
+    again = () if plan.setup.recomputation == NONE else ("the time to run blocks twice",)
+    return ", ".join((*plan.gives_up, *again)) or "nothing"
+
+
+def score(answer: dict) -> str:
+    """What a right purchase costs, where it is tightest, and what each job gives up."""
+    plans = {job: plan_of(setup, CARDS[card]) for job, (card, setup) in sorted(answer.items())}
+    tightest = min(plans, key=lambda job: plans[job].fit.expected_bytes)
+    spent = f"{sum(PRICES[card] for card, _ in answer.values())} of {BUDGET} spent"
+    spare = f"{tightest}, with {format_bytes(plans[tightest].fit.expected_bytes)} to spare"
+    given = "; ".join(f"{job}: {given_up(plan)}" for job, plan in plans.items())
+    return f"{spent}; tightest is {spare}. Given up: {given}."
+
+
 EXERCISES = (
     NumberExercise(
         id="9.1",
+        letters={"P": 8_030_261_248, "card": CARDS["A100 SXM 80 GB"].memory_bytes, "GIB": GIB},
+        formula="16 * P - card",
+        tolerance=0.01,
+        because="16 × 8,030,261,248 = 128,484,179,968 B are needed; the card reports {card:,}.",
+        table="""
+        16 * P :: That is what they take. By how much does it pass the card?
+        card - 16 * P :: Upside down: it is the card that is smaller.
+        8 * P - card :: 8 bytes a parameter is pure bf16. Autocast with AdamW has 16.
+        18 * P - card :: 18 is Megatron's recipe; torch's autocast has 16 bytes.
+        2 * P - card :: You counted bf16 weights alone: gradients and states come too.
+        12 * P - card :: You left 4 bytes out: weights 4, gradients 4, states 8.
+        16 * 8 * 10**9 - 80 * 10**9 :: A card of 80 GB reports about 85 · 10⁹ bytes, and 8B has 8.03 · 10⁹.
+        16 * P - 80 * GIB :: You took 80 GiB for a card that reports 79.25, or 8 · 10⁹ parameters for 8.03 · 10⁹.
+        16 * 8 * 10**9 - 80 * GIB :: The card reports 79.25 GiB, not 80, and 8B has 8.03 · 10⁹ parameters.
+        8 * P :: Those are the two means alone. Weights and gradients come on top, and the card goes off.
+        20 * P - card :: 20 has a second gradient, or the optimizer's scratch; 16 stay.
+        """,
+    ),
+    ChoiceExercise(
+        id="9.2",
+        right="c",
+        because="Weights, gradients and states are in memory at that moment, and only LoRA shrinks any of them.",
+        table="""
+        a :: The activations are gone at that moment, whatever the batch was.
+        b :: It shrinks activations, and none are left at that moment.
+        d :: Selective recomputation shrinks activations, and none are left at that moment.
+        e :: It lowers fragments, a few percent; here states are 50 GiB too many.
+        """,
+    ),
+    NumberExercise(
+        id="9.3",
         letters={"n": 4096 * 11008, "scales": "4 * n // 256"},
         formula="2 * (n + scales)",
         tolerance=0.001,
@@ -53,129 +243,8 @@ EXERCISES = (
         n + 2 * scales :: A code has 8 bits, one byte; those would be 4-bit codes.
         """,
     ),
-    NumberExercise(
-        id="9.2",
-        letters={"L": 32, "r": 16, "h": 4096, "v": 8 * 128},
-        formula="L * r * ((h + h) + (h + v))",
-        unit="parameters",
-        tolerance=0.001,
-        also=(6_820_000, 6_810_000),
-        because="32 · 16 · ((4,096 + 4,096) + (4,096 + 1,024)): the value projection has 8 heads of 128, not 32.",
-        table="""
-        L * r * 8 * h :: That is Llama-2-7B's count: adapters beside all four matrices, each with 4,096 outputs.
-        L * r * 4 * h :: You gave the value projection 4,096 outputs. Grouped heads: 8 · 128 = 1,024.
-        r * (3 * h + v) :: That is one layer. There are 32.
-        L * r * 2 * h :: This is the query's adapter alone, or both adapters with their A (r · in) and without B.
-        L * r * (h + v) :: This is the value's adapter alone, or both adapters with their B (out · r) and without A.
-        2 * L * r * (3 * h + v) :: Twice too many. Did you take rank 32, count each matrix twice, add key and output,
-            or give bytes in 16 bits?
-        2 * L * r * (h + v) :: That is key and value; or a value projection with 1,024 inputs. Each reads 4,096.
-        L * r * (3 * h + 128) :: You gave the value projection one head, 128 outputs. There are 8 of them.
-        L * r // 2 * (3 * h + v) :: That is rank 8.
-        L * (3 * h + v) :: You left out the rank: A has r · in values, and B has out · r.
-        L * r * (4 * h + 2 * v) :: That is query, key and value; only two of them have an adapter here.
-        L * r * (3 * h + v) + L * (h + v) :: A and B have no bias: r · (in + out) is all.
-        L * r * 3 * h :: You gave the value projection 8 outputs, or none. It has 8 heads of 128.
-        4 * L * r * (3 * h + v) :: Parameters were asked for. That is their bytes in float32; or rank 64.
-        L * h * (h + v) :: That is W itself, query and value: in · out. An adapter has r · (in + out).
-        """,
-    ),
-    FunctionExercise(
-        id="9.3",
-        right=kept_values,
-        probes=(
-            (8, ((64, 256, True), (256, 32, False))),
-            (100, ((3, 5, False), (5, 7, True), (7, 4, True))),
-            (2048, ((4096, 11008, False), (11008, 4096, False))),
-        ),
-        also=("sum(tokens * rows * trained for rows, _, trained in layers)",),
-        because=(
-            "Only the weight's gradient needs the input. The gradient of the input needs the weight, which stays."
-        ),
-        table="""
-        sum(tokens * rows for rows, _, _ in layers) :: That is every layer's input, as if all were trained.
-        sum(tokens * rows for rows, _, trained in layers if not trained) :: Turned round: these are the inputs of the
-            frozen layers.
-        sum(tokens * out for _, out, trained in layers if trained) :: These are the outputs. A product's gradients
-            need its factors, not its result.
-        sum(rows * out for rows, out, trained in layers if trained) :: These are weights, which are there anyway.
-            What does the forward have to keep?
-        sum(rows for rows, _, trained in layers if trained) :: That is for one token. Each token has input values of
-            its own.
-        sum(tokens * rows * out for rows, out, trained in layers if trained) :: Inputs times outputs is the weight. A
-            layer's input has `tokens` times its number of inputs.
-        0 :: A trained weight's gradient is made of the input: that is kept.
-        sum(2 * tokens * rows for rows, _, trained in layers if trained) :: Values were asked for, not bytes in
-            bfloat16.
-        sum(4 * tokens * rows for rows, _, trained in layers if trained) :: Values were asked for, not bytes in
-            float32.
-        sum(tokens * (rows + out) for rows, out, trained in layers if trained) :: Inputs and outputs: a product's
-            gradients need its factors, not its result.
-        sum( tokens * rows for i, (rows, _, _) in enumerate(layers) if any(t for *_, t in layers[: i + 1]) ) :: That
-            is every input from the first trained layer on. A frozen one needs its weight, not its input.
-        sum(tokens * rows for i, (rows, _, t) in enumerate(layers) if t or not i) :: The first layer's input is no
-            exception: its gradient is made of the weight, not of the input.
-        sum(tokens * rows for i, (rows, _, t) in enumerate(layers) if t and i) :: The first layer's input is no
-            exception: if its weight is trained, it is kept.
-        sum(tokens * min(rows, out) for rows, out, trained in layers if trained) :: It is the input that is kept,
-            whether the output is smaller or not.
-        sum(tokens * rows * any(t for *_, t in layers) for rows, _, _ in layers) :: One trained layer does not make
-            the frozen ones keep their inputs: each decides for itself.
-        """,
-    ),
     FunctionExercise(
         id="9.4",
-        right=lora_bytes,
-        unit="bytes",
-        tolerance=1e-9,
-        probes=((6_738_415_616, 16_777_216, 4), (8_030_261_248, 6_815_744, 2), (10, 1, 4)),
-        also=("base * 2 + adapters * (width + width + 2 * width)",),
-        because="Frozen weights cost their own bytes and nothing else; there is no master copy.",
-        table="""
-        2 * base + 16 * adapters :: 16 bytes are float32; width says which it is.
-        2 * base + 12 * adapters :: This is still the broken version: 12 bytes, whatever the width.
-        2 * base + 12 * width * adapters :: 12 is a number of bytes, not of tensors. How many tensors of `width` bytes
-            per value does an adapter have?
-        4 * base + 4 * width * adapters :: The base is bfloat16, 2 bytes, and has no gradient.
-        2 * base + 3 * width * adapters :: Weight, gradient and two states are four, not three.
-        2 * base + 2 * width * adapters :: Adam's two states are missing, or the weight and gradient.
-        4 * width * adapters :: The frozen weights are still in memory.
-        2 * base :: The adapters' own tensors are missing.
-        2 * base + width * adapters :: That is one tensor of the adapters: which three come on top of their weights?
-        width * base + 4 * width * adapters :: The base stays bfloat16, 2 bytes, whatever width the adapters have.
-        2 * base + (4 * width + 4) * adapters :: There is no master copy: weight, gradient and two states are all.
-        2 * base + (2 + 3 * width) * adapters :: The adapters' weights have `width` bytes too; it is the base that has
-            2.
-        2 * base + (2 * width + 8) * adapters :: The states have the adapters' width too: torch makes them in the
-            dtype of the weights.
-        4 * width * (base + adapters) :: The base is frozen: 2 bytes a value, and neither gradient nor states.
-        8 * base + 4 * width * adapters :: The base is frozen: it has its weights alone, no gradient and no states.
-        2 * base + (3 * width + 4) * adapters :: Gradients have the adapters' width too: torch makes them in the dtype
-            of the weights.
-        """,
-    ),
-    NumberExercise(
-        id="9.5",
-        letters={"P": 6_738_415_616},
-        formula="4 * P",
-        tolerance=0.002,
-        also=(2.7e10, 26_950_000_000),
-        because="2 B a parameter to the host as gradients, 2 B back as weights, whatever the batch is.",
-        table="""
-        2 * P :: That is one direction. Gradients go there, new weights come back.
-        8 * P :: 4 B a value is float32. Here weights and gradients are bfloat16.
-        P :: That is a count of values; each has 2 bytes, and both directions count.
-        0 :: The step is done on the host: it needs the gradients, and the card needs the new weights.
-        10 * P ; 12 * P ; 14 * P :: The states stay on the host and never cross the link.
-        6 * P :: Weights need not go to the host: their copy is there already. Nor is one of the two ways in float32.
-        4 * 7_000_000_000 :: 7 billion is 4 % too many: count the model's parameters as they are.
-        4 * 6_700_000_000 :: Two digits of the count give two of the answer: take 6.738 billion.
-        16 * P :: That is what card and host keep in float32, not what moves.
-        4 * P / 31.5e9 ; 0.86 :: That is in seconds, at 31.5 GB/s. Asked are the bytes.
-        """,
-    ),
-    FunctionExercise(
-        id="9.6",
         letters={"rest": rest, "standing": standing, "right": model_bytes},
         right=model_bytes,
         unit="bytes",
@@ -236,5 +305,91 @@ EXERCISES = (
         None if n > 1 else right(sizes, states, n) :: Accumulation is allowed; the step in the backward is not. Then
             the gradients wait, all of them.
         """,
+    ),
+    NumberExercise(
+        id="9.5",
+        letters={"P": 6_738_415_616},
+        formula="4 * P",
+        tolerance=0.002,
+        also=(2.7e10, 26_950_000_000),
+        because="2 B a parameter to the host as gradients, 2 B back as weights, whatever the batch is.",
+        table="""
+        2 * P :: That is one direction. Gradients go there, new weights come back.
+        8 * P :: 4 B a value is float32. Here weights and gradients are bfloat16.
+        P :: That is a count of values; each has 2 bytes, and both directions count.
+        0 :: The step is done on the host: it needs the gradients, and the card needs the new weights.
+        10 * P ; 12 * P ; 14 * P :: The states stay on the host and never cross the link.
+        6 * P :: Weights need not go to the host: their copy is there already. Nor is one of the two ways in float32.
+        4 * 7_000_000_000 :: 7 billion is 4 % too many: count the model's parameters as they are.
+        4 * 6_700_000_000 :: Two digits of the count give two of the answer: take 6.738 billion.
+        16 * P :: That is what card and host keep in float32, not what moves.
+        4 * P / 31.5e9 ; 0.86 :: That is in seconds, at 31.5 GB/s. Asked are the bytes.
+        """,
+    ),
+    JudgedExercise(
+        id="9.6",
+        judge=judge_pieces,
+        because="Sums of pieces may be added, and means may not; and a piece that is made again keeps no logits.",
+    ),
+    FunctionExercise(
+        id="9.7",
+        letters={"fit": fitting, "size": itemgetter(1), "seconds": itemgetter(2)},
+        right=cheapest,
+        probes=(
+            ([("a", 30, 1.0), ("b", 20, 1.2), ("c", 10, 2.0)], 24),
+            ([("a", 30, 1.0), ("c", 10, 2.0), ("b", 20, 1.2)], 20),
+            ([("a", 30, 1.0)], 24),
+            ([("c", 10, 2.0), ("d", 12, 1.5), ("a", 24, 3.0)], 24),
+        ),
+        also=("(sorted((p[2], p[0]) for p in plans if p[1] <= room) or [(0, None)])[0][1]",),
+        because="The fastest plan of those that fit, and None if no plan fits.",
+        table="""
+        min(plans, key=seconds)[0] :: You do not look at the room.
+        min([p for p in plans if p[1] < room], key=seconds, default=[None])[0] :: A plan that fills the room to the
+            byte fits.
+        min(fit(plans, room), key=size, default=[None])[0] :: That is the smallest. Memory that is not used is of
+            no use: take the fastest.
+        max(fit(plans, room), key=size, default=[None])[0] :: That is the largest that fits (or the first by name):
+            often the fastest, and need not be.
+        max(fit(plans, room), key=seconds, default=[None])[0] :: That is the slowest.
+        min(fit(plans, room), key=seconds, default=None) :: That is the whole plan. Its name is asked for.
+        min(map(seconds, fit(plans, room)), default=None) :: Those are its seconds. Its name is asked for.
+        min(plans, key=size)[0] :: That is the smallest of all, fitting or not.
+        min([p for p in plans if p[1] >= room], key=seconds, default=[None])[0] :: The other way round: a plan fits
+            whose bytes are no more than the room.
+        next(iter(fit(plans, room)), [None])[0] :: That is the first of the list; nobody said that it is sorted.
+        """,
+    ),
+    FunctionExercise(
+        id="9.8",
+        right=spare_bytes,
+        unit="bytes",
+        probes=(
+            (20 * GIB, 25_294_995_456, GIB // 2),
+            (25 * GIB, 25_294_995_456, GIB // 2),
+            (0, 1060, 100),
+        ),
+        also=("c - k - int((c - k) / 100) - p",),
+        because="The context goes off first. A hundredth of the rest is kept free. Then the step goes off.",
+        table="""
+        c - p :: That is the broken version: the context is not in it.
+        (c - k) * 99 // 100 - p :: A byte short: that rounds the hundredth up, not down.
+        (c - k) * 0.99 - p :: A byte has no parts: the hundredth is rounded down, room // 100.
+        c - k - p :: You left no room for fragments: a hundredth.
+        c - c // 100 - p :: You left the context out.
+        c - k - (c - k - p) // 100 - p :: The hundredth is of the room, not of what is left over.
+        c - k - p // 100 - p :: The hundredth is of the room, not of the step.
+        p - (c - k) + (c - k) // 100 :: Upside down: what is left is above 0 where it fits.
+        c - k - (c - k) // 100 >= p :: That says whether it fits. How many bytes are left?
+        c - k - (c - k) // 100 :: That is the room. The step itself is still to come off.
+        max(0, c - k - (c - k) // 100 - p) :: Below 0 says by how much it does not fit; keep it.
+        c - c // 100 - k - p ; int(0.99 * c) - k - p :: The hundredth is of what the context leaves, not of the card.
+        """,
+    ),
+    JudgedExercise(
+        id="9.9",
+        judge=judge_game,
+        score=score,
+        because="Many purchases are right. A better one gives up less for the same price.",
     ),
 )

@@ -1,10 +1,13 @@
 """The step with adapters, in the backward, on the host: the formula against a trace of the real step, to the byte."""
 
+import gc
 import logging
+import weakref
 from dataclasses import replace
 
 import pytest
 import same_steps
+import torch
 
 from memkit import recipes as kit
 from memkit.formula.activations import block_ledger
@@ -180,3 +183,22 @@ def test_what_frees_gradients_refuses_accumulation():
     for place in ("in backward", "on the host, gradients too"):
         with pytest.raises(ValueError, match="frees each gradient at once"):
             replace(LLAMA, place=place, grad_accum_steps=2)
+
+
+def test_a_model_whose_step_is_in_the_backward_can_be_freed(monkeypatch):
+    """A hook that holds its parameter keeps it for ever: Python's collector does not see torch's list of hooks."""
+    kept = []
+    register = torch.Tensor.register_post_accumulate_grad_hook
+
+    def registered(parameter, hook):
+        kept.append(weakref.ref(parameter))
+        return register(parameter, hook)
+
+    monkeypatch.setattr(torch.Tensor, "register_post_accumulate_grad_hook", registered)
+    job = Job(model=TINY_LLAMA, seq_len=16, device="cpu", place="in backward")
+    step = job_build(job)()
+    step()
+    assert kept and all(parameter() is not None for parameter in kept)
+    del step
+    gc.collect()
+    assert not [parameter for parameter in kept if parameter() is not None]

@@ -33,7 +33,7 @@ def test_it_opens_on_the_chapter_s_question(explorer):
 
 
 def test_the_chapter_s_four_experiments_find_what_it_says(explorer):
-    _, _, answers = texts_of("09")["explorer-text"].partition("Answers")
+    _, _, answers = texts_of("11")["explorer-text"].partition("Answers")
 
     def see(dp_size, **changes):
         fresh = ShardingExplorer(dp_size=dp_size, **changes)
