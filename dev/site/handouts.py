@@ -5,6 +5,7 @@ Chapter 01 has a second sheet: the ledger of a block and a blank timeline to dra
 ``python dev/site/handouts.py build/site build/handouts`` prints each to ``01.pdf`` and so on, and all to ``all.pdf``.
 """
 
+import base64
 import json
 import re
 import shutil
@@ -90,13 +91,23 @@ def blank_timeline() -> str:
     )
 
 
+def first_picture(cells: dict[str, dict], text: str, files: Files) -> str:
+    """The first picture that a chapter names, or else the first that its cells have drawn."""
+    for alt, picture in re.findall(r"!\[(.*?)\]\((.+?)\)", text, re.DOTALL)[:1]:
+        return files.picture(files.figure(picture), alt)
+    drawn = (
+        output.get("data", {}) for cell in cells.values() for output in cell.get("outputs", ())
+    )
+    data = next(data for data in drawn if "image/png" in data)
+    return files.picture(base64.b64decode(data["image/png"]), "".join(data["text/plain"]))
+
+
 def sheets_of(path: Path, files: Files) -> str:
     """The sheets of one chapter, as the inside of the page."""
     cells = cells_of(path)
     text = "\n".join("".join(cell["source"]) for cell in cells.values())
     title = re.match(r"# (.+)", text)[1]
-    alt, picture = re.search(r"!\[(.*?)\]\((.+?)\)", text, re.DOTALL).groups()
-    parts = [f"<h2>{title}</h2>", files.picture(files.figure(picture), alt)]
+    parts = [f"<h2>{title}</h2>", first_picture(cells, text, files)]
     for name in SECTIONS:
         if text := section(path, name):
             parts.append(f"<h3>{name}</h3>{re.sub('</?a[^>]*>', '', files.markdown(text))}")

@@ -70,7 +70,7 @@ def test_without_metrics_two_batches_are_there(transformers, tmp_path):
         {"batch_eval_metrics": True},
         {"eval_accumulation_steps": 1},
     ],
-    ids=str,
+    ids=lambda cure: next(iter(cure)),
 )
 def test_what_cures_it_does_not_grow(transformers, tmp_path, cure):
     few, many = (evaluated(transformers, tmp_path, batches, **cure) for batches in (8, 16))
