@@ -18,9 +18,11 @@ import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import nbformat
 from jupyterhub.authenticators.shared import SharedPasswordAuthenticator
 from jupyterhub.spawner import SimpleLocalProcessSpawner
 from jupyterhub.traitlets import ByteSpecification
+from nbconvert.preprocessors import ClearOutputPreprocessor
 from traitlets import TraitError
 
 from course.hub.limits import Cards, Guesses, limit_process, refuse_full_home
@@ -137,7 +139,7 @@ class LimitedSpawner(SimpleLocalProcessSpawner):
 
 
 PARTS = {
-    "chapters": ROOT / "chapters",
+    "chapters": FOLDER / "class",
     "figures": ROOT / "figures",
     "labs": ROOT / "build/labs/release",
 }
@@ -145,6 +147,20 @@ PARTS = {
 
 LEFT_OUT = {".ipynb_checkpoints", "__pycache__", "book"}
 """Folders that no home gets: a copy of ``book`` would hide the installed one, and stay when that changes."""
+
+
+def write_class_copies() -> None:
+    """The chapters as a class gets them, once for all: their cells without outputs, so that a guess is a guess."""
+    for source in (ROOT / "chapters").rglob("*.*"):
+        inside = source.relative_to(ROOT / "chapters")
+        target = PARTS["chapters"] / inside
+        if LEFT_OUT.isdisjoint(inside.parts):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.suffix == ".ipynb":
+                notebook = nbformat.read(source, as_version=4)
+                nbformat.write(ClearOutputPreprocessor().preprocess(notebook, {})[0], target)
+            else:
+                shutil.copyfile(source, target)
 
 
 def bring_the_book(spawner) -> None:
@@ -178,6 +194,7 @@ refuse_wrong_settings()
 DISK_BYTES = ByteSpecification().validate(None, DISK)
 (FOLDER / "logs").mkdir(parents=True, exist_ok=True)
 FOLDER.chmod(0o700)
+write_class_copies()
 
 c = get_config()  # noqa: F821 - JupyterHub runs this file with it
 

@@ -154,8 +154,15 @@ def test_the_login_page_says_which_names_it_takes(hub):
 
 
 def test_the_book_is_there(hub, figures):
+    """Cell by cell the book's, and no output gives away what a cell is about to show."""
     theirs = hub["folder"] / "homes/student00/chapters/02_number_formats.ipynb"
-    assert theirs.read_bytes() == (ROOT / "chapters/02_number_formats.ipynb").read_bytes()
+    copied, book = (
+        json.loads(path.read_text())["cells"]
+        for path in (theirs, ROOT / "chapters/02_number_formats.ipynb")
+    )
+    assert [cell["source"] for cell in copied] == [cell["source"] for cell in book]
+    assert any(cell.get("outputs") for cell in book)
+    assert not any(cell.get("outputs") for cell in copied)
     beside = [theirs.parent / folder / theirs.name for folder in ("exercises", "further")]
     assert all(path.is_file() for path in beside) and not (theirs.parent / "book").exists()
 
