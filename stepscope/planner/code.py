@@ -15,6 +15,7 @@ from inspect import cleandoc
 
 from memkit.strategies import NONE
 from memkit.units import as_one_of
+from stepscope.formula import trained_precision
 from stepscope.hugging_face import config_of
 from stepscope.optimizers import is_paged
 from stepscope.planner.plan import TrainingPlan, written_by
@@ -317,12 +318,14 @@ def optimizer_text(plan: TrainingPlan) -> str:
                 p.register_post_accumulate_grad_hook(step_and_free)
             """)
     if place.is_on_host:
+        precision = trained_precision(setup.precision, setup.adapter)
+        dtype = f"torch.{precision.master_dtype or precision.weight_dtype}"
         made = cleandoc(f"""
-            on_host = {{p: p.detach().to("cpu", torch.float32) for p in {trained}}}  # what is stepped
+            on_host = {{p: p.detach().to("cpu", {dtype}) for p in {trained}}}  # what is stepped
             optimizer = {name}(on_host.values(), {more})
 
             def to_host(p):
-                on_host[p].grad, p.grad = p.grad.to("cpu", torch.float32), None
+                on_host[p].grad, p.grad = p.grad.to("cpu", {dtype}), None
             """)
         if place.frees_gradients:
             made += "\n\nfor p in on_host:\n    p.register_post_accumulate_grad_hook(to_host)"

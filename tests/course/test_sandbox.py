@@ -52,7 +52,7 @@ READS = {
     "the judges": "__import__('book.exercises', fromlist=['x']).exercises_of(2)",
     "the labs": "__import__('course.labs', fromlist=['x']).load_lab('lab2')",
     "another process": "[number for number in __import__('os').listdir('/proc') if number.isdecimal()][2]",
-    "the teacher's key": "open('/root/.ssh/known_hosts').read() + open('/etc/shadow').read()",
+    "the teacher's key": "open('{home}/.profile').read() + open('/etc/shadow').read()",
 }
 WRITES = {
     "the gradebook": "open('{course}/gradebook.db', 'w').write('75')",
@@ -65,7 +65,7 @@ WRITES = {
 
 @pytest.mark.parametrize("attack", READS)
 def test_what_is_not_a_student_s_cannot_be_read(course, attack):
-    code = READS[attack].format(course=course, root=ROOT)
+    code = READS[attack].format(course=course, root=ROOT, home=Path.home())
     seen = seen_by(course, f"value = tried(lambda: {code})")
     assert seen in (
         "FileNotFoundError",

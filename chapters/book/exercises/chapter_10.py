@@ -65,6 +65,7 @@ EXERCISES = (
         right=kept_values,
         probes=(
             (8, ((64, 256, True), (256, 32, False))),
+            (8, ((64, 64, True), (64, 32, True))),
             (100, ((3, 5, False), (5, 7, True), (7, 4, True))),
             (2048, ((4096, 11008, False), (11008, 4096, False))),
         ),

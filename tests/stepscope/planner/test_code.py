@@ -23,7 +23,7 @@ from memkit.recipes import (
 )
 from memkit.strategies import FULL, SAVE_ATTENTION, SAVE_EVERY_SECOND, every, groups
 from stepscope.experts import PUBLISHED_MODELS, experts_config
-from stepscope.formula import count_adapter_parameters
+from stepscope.formula import count_adapter_parameters, host_bytes
 from stepscope.hugging_face import config_of, model_of_config
 from stepscope.optimizers import OPTIMIZERS
 from stepscope.planner import run_code
@@ -281,6 +281,30 @@ def test_a_step_on_the_host_is_torch_s_own_step_clipped(place):
         optimizer.zero_grad()
     pairs = zip(model.parameters(), plain.parameters(), strict=True)
     assert all(torch.allclose(ours, torchs, atol=1e-6) for ours, torchs in pairs)
+
+
+@pytest.mark.parametrize("precision", [PURE_BF16, AUTOCAST_BF16])
+def test_what_the_code_keeps_on_the_host_is_what_the_plan_says(precision):
+    """Bytes of the tensors themselves; the plan leaves those of fewer than 4,096 values on the card, as torchao does."""
+    setup = Job(
+        model=TINY_LLAMA, seq_len=64, device="cpu", place="on the host", precision=precision
+    )
+    batch, model = random_batches(TINY_LLAMA, setup)(), Transformer(setup)
+    names = {"model": model, "batches": iter([batch] * 2)}
+    exec(code_of(plan_of(setup, CARD)).text, names)
+    names["step"]()
+    copies, states = names["on_host"].values(), names["optimizer"].state.values()
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+        names["to_host"](p)
+    tensors = [value for state in states for value in state.values() if value.dim()]
+    kept = {
+        "weights": copies,
+        "gradients": [copy.grad for copy in copies],
+        "optimizer_states": tensors,
+    }
+    found = {part: sum(tensor.nbytes for tensor in kept[part]) for part in kept}
+    assert found == pytest.approx(host_bytes(setup), rel=1e-3)
 
 
 def test_a_float16_model_with_its_copy_on_the_host_trains():
