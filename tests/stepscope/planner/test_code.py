@@ -285,7 +285,7 @@ def test_a_step_on_the_host_is_torch_s_own_step_clipped(place):
 
 @pytest.mark.parametrize("precision", [PURE_BF16, AUTOCAST_BF16])
 def test_what_the_code_keeps_on_the_host_is_what_the_plan_says(precision):
-    """Bytes of the tensors themselves; the plan leaves those of fewer than 4,096 values on the card, as torchao does."""
+    """Bytes of the tensors themselves; a plan leaves those of fewer than 4,096 values on the card, as torchao does."""
     setup = Job(
         model=TINY_LLAMA, seq_len=64, device="cpu", place="on the host", precision=precision
     )
