@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from book.cheat_sheet import apply_techniques, sheet_figure, words_of
+from book.cheat_sheet import OUTSIDE_THE_STEP, apply_techniques, sheet_figure
 
-rows = [(line.technique.name, line.shares, words_of(line)) for line in apply_techniques()]
 title = "What is left of the peak of a training step, and at which price"
-sheet_figure(rows, ("FLOPs", "price", "what one writes", "chapter"), title).write_files(
+sheet_figure(apply_techniques(), title, OUTSIDE_THE_STEP).write_files(
     Path(__file__).with_suffix("")
 )

@@ -8,7 +8,6 @@ from .card_formats import (
     time_products as time_products,
 )
 from .cheat_sheet import (
-    TECHNIQUES as TECHNIQUES,
     apply_techniques as apply_techniques,
     sheet_figure as sheet_figure,
 )

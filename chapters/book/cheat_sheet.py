@@ -1,13 +1,14 @@
-"""The cheat sheet: what each technique does to the peak of two jobs, what it costs, and what one writes for it.
+"""The sheet for the wall: what each technique does to the peak of two jobs, what it costs, and when it is of no use.
 
 Most published sheets give one saving per technique. There is none: what falls is a part, and how much of the peak
 it was depends on the job. So every technique is applied to two of them, one with few tokens, whose states are
 most of the peak, and one with many, whose activations are.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 
 from memkit.models import LLAMA_2_7B, LLAMA_32_1B
 from memkit.pictures.colours import OKABE_ITO
@@ -15,9 +16,10 @@ from memkit.pictures.svg import GREY, PAPER, Chart, text_width
 from memkit.recipes import AUTOCAST_BF16, FP32, FUSED_ADAMW, PURE_BF16, OptimizerConfig
 from memkit.recomputation import step_flops
 from memkit.setup import TrainingSetup
-from memkit.strategies import FULL, every
+from memkit.strategies import FULL
 from stepscope.optimizers import OPTIMIZERS
 from stepscope.planner.plan import peak_of
+from stepscope.planner.ways import PIECES
 from stepscope.setup import AdapterConfig, Job, Layout, Place, as_job, linear_layers
 
 JOBS = {
@@ -31,80 +33,192 @@ autocast, with AdamW's foreach and flash attention."""
 JOB_LOOKS = ((OKABE_ITO[0], ""), (OKABE_ITO[2], "///"), (OKABE_ITO[3], "..."))
 LONGEST = 1.3
 """A bar longer than this share of the plain job's peak is cut, with a break in it; its number says how long it is."""
+SHARDED = Layout(stage=3, dp_size=8, param_dtype="bfloat16", reduce_dtype="float32")
+OUTSIDE_THE_STEP = (
+    'Outside the step. Load, resume: torch.load(path, map_location="cpu", mmap=True) (08)',
+    "Evaluate: preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1) (08)",
+    "Several cards: torchrun train.py, never bare python (11)",
+    "Answers: the engine's share is vllm_gpu_memory_utilization (13)",
+    "Before you change anything: print(next(model.parameters()).dtype); stepscope report train.py",
+    "After step 3: torch.cuda.max_memory_allocated(). A technique helps only at the highest moment, so look again.",
+)
+"""What a job needs that no bar shows, each with its lesson."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Technique:
-    """One line of the sheet: what a reader writes for it (``flag``), its price in words, and its chapter's number."""
+    """One line of the sheet.
+
+    ``change`` makes the job with the technique; ``layout`` spreads it over ranks. ``flag`` is what a reader writes,
+    ``price`` what it costs beside the FLOPs, ``not_when`` where it is of no use or not possible.
+    """
 
     name: str
-    price: str
+    change: Callable[[Job], Job]
     flag: str
-    chapter: str
-
-    @property
-    def layout(self) -> Layout | None:
-        """How its step is spread over ranks."""
-        return LAYOUT if "8 cards" in self.name else None
-
-    def applied(self, job: Job) -> Job:
-        """The job with the technique."""
-        change = CHANGES[self.name]
-        return change(job) if callable(change) else replace(job, **change)
+    price: str
+    not_when: str
+    lesson: str
+    layout: Layout | None = None
 
 
-LAYOUT = Layout(stage=3, dp_size=8, param_dtype="bfloat16", reduce_dtype="float32")
+def fields(**changed) -> Callable[[Job], Job]:
+    """A change that sets fields of a job."""
+    return lambda job: replace(job, **changed)
 
 
-def with_lora(setup: Job, **choices: str) -> Job:
-    """The job with only adapters of rank 16 trained, at every layer of the attention."""
+def with_lora(job: Job, *, base: str = "as loaded", **changed) -> Job:
+    """The job with only adapters of rank 16 trained, in bfloat16, at every layer of the attention."""
     mlp = ("gate", "up", "down")
-    attention = tuple(name for name in linear_layers(setup.model) if name not in mlp)
-    return replace(setup, precision=PURE_BF16, adapter=AdapterConfig(targets=attention, **choices))
+    attention = tuple(name for name in linear_layers(job.model) if name not in mlp)
+    adapter = AdapterConfig(targets=attention, dtype="bfloat16", base=base)
+    return replace(job, precision=PURE_BF16, adapter=adapter, **changed)
 
 
-def one_at_a_time(setup: Job) -> Job:
+def one_at_a_time(job: Job) -> Job:
     """The job with its sequences in passes of one."""
-    return replace(setup, micro_batch_size=1, grad_accum_steps=setup.micro_batch_size)
+    return replace(job, micro_batch_size=1, grad_accum_steps=job.micro_batch_size)
 
 
-CHANGES = {
-    "FP32 in place of autocast": {"precision": FP32},
-    "pure BF16": {"precision": PURE_BF16},
-    "stored attention scores": {"attention": "stored"},
-    "AdamW, fused": {"optimizer": FUSED_ADAMW},
-    "8-bit AdamW": {"optimizer": OptimizerConfig(record=OPTIMIZERS["8-bit AdamW"])},
-    "step in the backward": {"place": Place.IN_BACKWARD},
-    "AdamW's states on the host": {"place": Place.ON_HOST},
-    "every block checkpointed": {"recomputation": FULL},
-    "every second block": {"recomputation": every(2)},
-    "accumulation, one sequence a pass": one_at_a_time,
-    "LoRA of rank 16, BF16 base": with_lora,
-    "QLoRA of rank 16": partial(with_lora, base="nf4"),
-    "fully_shard on 8 cards, a rank": {"precision": FP32},
-    "half the sequence": lambda setup: replace(setup, seq_len=setup.seq_len // 2),
-    "checkpoints and fused AdamW": {"recomputation": FULL, "optimizer": FUSED_ADAMW},
-}
-"""Fields of a job that a technique changes, or a function of the job."""
-SHEET = """
-    FP32 in place of autocast | slower products | no torch.autocast | 03
-    pure BF16 | updates rounded away | model.to(torch.bfloat16) | 03
-    stored attention scores | more traffic | attn_implementation="eager" | 01
-    AdamW, fused | none | AdamW(…, fused=True) | 01
-    8-bit AdamW | states rounded to 8 bits | bitsandbytes' AdamW8bit | 09
-    step in the backward | no accumulation, no clipping | optimizer_in_bwd=True | 09
-    AdamW's states on the host | a step over PCIe | torchao's CPUOffloadOptimizer | 09
-    every block checkpointed | a second forward | gradient_checkpointing=True | 04
-    every second block | half a second forward | checkpoint(block, x) | 04
-    accumulation, one sequence a pass | smaller products | gradient_accumulation_steps=8 | 05
-    LoRA of rank 16, BF16 base | few weights train | peft.LoraConfig(r=16) | 10
-    QLoRA of rank 16 | few train, base in 4 bits | load_in_4bit=True | 10
-    fully_shard on 8 cards, a rank | 3× the weights sent | fully_shard(block) | 11
-    half the sequence | shorter context | max_length=1024 | 01
-    checkpoints and fused AdamW | a second forward | both | 04
-"""
-TECHNIQUES = tuple(
-    Technique(*map(str.strip, line.split("|"))) for line in SHEET.strip().splitlines()
+TECHNIQUES = (
+    Technique(
+        name="fused step",
+        change=fields(optimizer=FUSED_ADAMW),
+        flag="AdamW(…, fused=True)",
+        price="none",
+        not_when="–",
+        lesson="09",
+    ),
+    Technique(
+        name=f"loss in {PIECES} pieces",
+        change=fields(loss_pieces=PIECES),
+        flag="use_liger_kernel=True",
+        price="the head runs again",
+        not_when="you need the logits",
+        lesson="09",
+    ),
+    Technique(
+        name="without flash attention",
+        change=fields(attention="stored"),
+        flag='attn_implementation="eager"',
+        price="more traffic",
+        not_when="only if you return the scores",
+        lesson="01",
+    ),
+    Technique(
+        name="one sequence a pass",
+        change=one_at_a_time,
+        flag="gradient_accumulation_steps=8",
+        price="smaller products",
+        not_when="batch norm; a step in the backward",
+        lesson="05",
+    ),
+    Technique(
+        name="every block recomputed",
+        change=fields(recomputation=FULL),
+        flag="activation_checkpointing=True",
+        price="one more forward",
+        not_when="the peak is in the step",
+        lesson="04",
+    ),
+    Technique(
+        name="recomputed, loss in pieces",
+        change=fields(recomputation=FULL, loss_pieces=PIECES),
+        flag="both",
+        price="both",
+        not_when="the peak is in the step",
+        lesson="09",
+    ),
+    Technique(
+        name="8-bit states",
+        change=fields(optimizer=OptimizerConfig(record=OPTIMIZERS["8-bit AdamW"])),
+        flag='optim="adamw_bnb_8bit"',
+        price="states in 8 bits, some speed",
+        not_when="adapters: their states are tiny",
+        lesson="09",
+    ),
+    Technique(
+        name="step in the backward",
+        change=fields(place=Place.IN_BACKWARD),
+        flag="p.register_post_accumulate_grad_hook(…)",
+        price="none",
+        not_when="you accumulate, clip, scale the loss",
+        lesson="09",
+    ),
+    Technique(
+        name="states on the host",
+        change=fields(place=Place.ON_HOST),
+        flag="torchao.optim.CPUOffloadOptimizer",
+        price="a step over PCIe",
+        not_when="the host lacks the memory",
+        lesson="09",
+    ),
+    Technique(
+        name="and gradients; bf16, recomputed",
+        change=fields(place=Place.ON_HOST_WITH_GRADIENTS, precision=PURE_BF16, recomputation=FULL),
+        flag="the same with offload_gradients=True",
+        price="the same, small updates lost",
+        not_when="you accumulate or clip",
+        lesson="09",
+    ),
+    Technique(
+        name="everything in bf16",
+        change=fields(precision=PURE_BF16),
+        flag="dtype=torch.bfloat16",
+        price="small updates are lost",
+        not_when="long training of all weights",
+        lesson="03",
+    ),
+    Technique(
+        name="LoRA of rank 16, bf16 base",
+        change=with_lora,
+        flag="LoraConfig(r=16), autocast_adapter_dtype=False",
+        price="few weights learn",
+        not_when="much is new to the model",
+        lesson="10",
+    ),
+    Technique(
+        name="LoRA, recomputed",
+        change=partial(with_lora, recomputation=FULL),
+        flag="and activation_checkpointing=True",
+        price="few learn, one more forward",
+        not_when="much is new to the model",
+        lesson="10",
+    ),
+    Technique(
+        name="QLoRA, recomputed",
+        change=partial(with_lora, base="nf4", recomputation=FULL),
+        flag="BitsAndBytesConfig(load_in_4bit=True)",
+        price="each product decodes 4 bits",
+        not_when="experts: they may stay in 16 bits",
+        lesson="10",
+    ),
+    Technique(
+        name="8 cards, a card of them",
+        change=fields(precision=FP32),
+        flag="fully_shard(block), fully_shard(model)",
+        price="weights and gradients are sent",
+        not_when="activations are the peak",
+        lesson="11",
+        layout=SHARDED,
+    ),
+    Technique(
+        name="8 cards, recomputed",
+        change=fields(precision=FP32, recomputation=FULL),
+        flag="both",
+        price="both",
+        not_when="–",
+        lesson="11",
+        layout=SHARDED,
+    ),
+    Technique(
+        name="half of the tokens",
+        change=lambda job: replace(job, seq_len=job.seq_len // 2),
+        flag="max_length=1024, or packing=True",
+        price="other data",
+        not_when="the peak is in the step",
+        lesson="13",
+    ),
 )
 
 
@@ -118,13 +232,22 @@ class Line:
     shares: Mapping[str, float]
     flops: float
 
+    @property
+    def words(self) -> tuple[str, str, str, str, str]:
+        """What stands beside the bars: FLOPs, price, when not, what one writes, lesson."""
+        shown = self.technique
+        return f"{self.flops:.2f}×", shown.price, shown.not_when, shown.flag, shown.lesson
+
+
+COLUMNS = ("FLOPs", "price", "not when", "what one writes", "lesson")
+
 
 def apply_techniques(jobs: Mapping[str, TrainingSetup] = JOBS) -> tuple[Line, ...]:
     """Every technique applied to every job, by formula.
 
     Raises: ValueError: no jobs.
 
-    >>> fused = next(line for line in apply_techniques() if line.technique.name == "AdamW, fused")
+    >>> fused = next(line for line in apply_techniques() if line.technique.name == "fused step")
     >>> sorted(round(share, 1) for share in fused.shares.values())
     [0.8, 1.0]
     """
@@ -134,68 +257,60 @@ def apply_techniques(jobs: Mapping[str, TrainingSetup] = JOBS) -> tuple[Line, ..
     plain = {name: peak_of(job).total_bytes for name, job in jobs.items()}
     lines = []
     for technique in TECHNIQUES:
-        applied = {name: technique.applied(job) for name, job in jobs.items()}
+        applied = {name: technique.change(job) for name, job in jobs.items()}
         peaks = {name: peak_of(job, technique.layout).total_bytes for name, job in applied.items()}
-        ratios = (flops_per_token(applied[n]) / flops_per_token(job) for n, job in jobs.items())
-        flops = max(ratios)
+        flops = max(flops_per_token(applied[n]) / flops_per_token(job) for n, job in jobs.items())
         shares = {name: peaks[name] / plain[name] for name in jobs}
         lines.append(Line(technique=technique, peaks=peaks, shares=shares, flops=flops))
     return tuple(lines)
 
 
-def flops_per_token(setup: Job) -> float:
+def flops_per_token(job: Job) -> float:
     """Operations of a step divided by its tokens."""
-    return step_flops(setup).total / (setup.micro_batch_size * setup.seq_len)
+    return step_flops(job).total / (job.micro_batch_size * job.seq_len)
 
 
-def words_of(line: Line) -> tuple[str, str, str, str]:
-    """FLOPs per token, price, flag and chapter of a line, as text."""
-    return f"{line.flops:.2f}×", line.technique.price, line.technique.flag, line.technique.chapter
+def sheet_figure(lines: Sequence[Line], title: str, below: Sequence[str] = ()) -> Chart:
+    """A row for each line: a bar for each job, as long as what is left of its peak, and the words; ``below`` them text.
 
-
-def sheet_figure(
-    rows: Sequence[tuple[str, Mapping[str, float], Sequence[str]]],
-    columns: Sequence[str],
-    title: str,
-) -> Chart:
-    """Rows of (name, job → share of its plain peak, words); ``columns`` head the words.
-
-    Raises: ValueError: no rows, or more jobs than looks.
+    Raises: ValueError: no lines, or more jobs than looks.
     """
-    if not rows:
-        raise ValueError("no rows to draw")
-    jobs = list(rows[0][1])
+    if not lines:
+        raise ValueError("no lines to draw")
+    jobs = list(lines[0].shares)
     if len(jobs) > len(JOB_LOOKS):
         raise ValueError(f"{len(jobs)} jobs; {len(JOB_LOOKS)} at most can be told apart")
-    left, width, tall = 24 + max(text_width(name, 12) for name, *_ in rows), 250, 34 / len(jobs)
-    texts = [[head, *(row[2][number] for row in rows)] for number, head in enumerate(columns)]
-    wide = [18 + max(text_width(text, 12) for text in column) for column in texts]
-    start = left + width + 60
-    chart = Chart(start + sum(wide), 108 + 44 * len(rows), title)
+    row_height, top = 42, 90
+    names = [line.technique.name for line in lines]
+    left, width, tall = 24 + max(text_width(name, 12) for name in names), 200, 32 / len(jobs)
+    columns = list(zip(COLUMNS, *(line.words for line in lines), strict=True))
+    wide = [18 + max(text_width(text, 12) for text in column) for column in columns]
+    *starts, right = accumulate(wide, initial=left + width + 50)
+    bottom = top + row_height * len(lines)
+    chart = Chart(right, bottom + 10 + 22 * len(below), title)
     chart.legend([(JOB_LOOKS[number], job) for number, job in enumerate(jobs)], 10, 48, chart.width)
     plain = left + width / LONGEST
-    chart.line([(plain, 86), (plain, chart.height - 8)], shade=GREY, stroke_dasharray="1 3")
-    for number, column in enumerate(texts):
-        place = start + sum(wide[:number])
-        chart.words(place, 80, column[0], 12, shade=GREY)
-        for row, text in enumerate(column[1:]):
-            chart.words(place, 112 + 44 * row, text, 12)
-    for row, (name, shares, _) in enumerate(rows):
-        chart.words(10, 112 + 44 * row, name, 12)
-        for number, (job, share) in enumerate((job, shares[job]) for job in jobs):
-            end, y = (
-                left + width * min(share, LONGEST) / LONGEST,
-                95 + 44 * row + (number + 0.5) * tall,
-            )
-            tip, data = f"{name}, {job}: {share:.1%}", {"job": job, "share": f"{share:.6g}"}
+    chart.line([(plain, top - 6), (plain, bottom)], shade=GREY, stroke_dasharray="1 3")
+    for start, (head, *texts) in zip(starts, columns, strict=True):
+        chart.words(start, top - 12, head, 12, shade=GREY)
+        for row, text in enumerate(texts):
+            chart.words(start, top + row_height * (row + 0.5), text, 12)
+    for row, line in enumerate(lines):
+        chart.words(10, top + row_height * (row + 0.5), names[row], 12)
+        for number, (job, share) in enumerate(line.shares.items()):
+            end = left + width * min(share, LONGEST) / LONGEST
+            y = top + row_height * row + 4 + (number + 0.5) * tall
+            tip, data = f"{names[row]}, {job}: {share:.1%}", {"job": job, "share": f"{share:.6g}"}
             chart.bar(left, end, y, tall, JOB_LOOKS[number], tip=tip, data=data)
             if share > LONGEST:
                 corners = ((20, 0.5), (14, -0.5), (9, -0.5), (15, 0.5))
                 chart.area([[(end - a, y + b * tall) for a, b in corners]], (PAPER, ""))
             chart.words(end + 6, y, f"{share:.0%}", 11)
+    for number, text in enumerate(below):
+        chart.words(10, bottom + 16 + 22 * number, text, 12)
     shown = (
-        (name, ", ".join(f"{share:.0%}" for share in shares.values())) for name, shares, _ in rows
+        f"{name} {', '.join(f'{share:.0%}' for share in line.shares.values())}"
+        for name, line in zip(names, lines, strict=True)
     )
-    lines = "; ".join(f"{name} {percents}" for name, percents in shown)
-    chart.alt = f"{title}, for {' and '.join(jobs)}: {lines}."
+    chart.alt = f"{title}, for {' and '.join(jobs)}: {'; '.join(shown)}."
     return chart
