@@ -7,7 +7,7 @@ Reading order:
 - ``claims``: what is commonly printed, and what is so
 - ``questions``: questions as an interviewer asks them, with choices that say why
 - ``ledger_search``: the claims that hold a word, live in appendix A
-- ``question_cards``: pick a choice and read why it is right or wrong, live in appendix B
+- ``question_cards``: pick a choice and read why it is right or wrong, live at the end of a lesson's exercises
 - ``patience``: one line under a cell that takes long
 - ``loss_scales``: torch's own GradScaler, played, and a scale that never moves, for chapter 03
 - ``predictions``: a guess before the answer, and both side by side at a chapter's end

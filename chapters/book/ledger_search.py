@@ -15,7 +15,7 @@ ALL = "all"
 
 
 class LedgerSearch(widgets.VBox):
-    """A box for words and two menus above the claims that match; the page without a kernel shows all claims."""
+    """A box for words and three menus above the claims that match; the page without a kernel shows all claims."""
 
     def __init__(self, claims: Iterable[Claim]):
         self.claims = list(claims)
@@ -23,26 +23,28 @@ class LedgerSearch(widgets.VBox):
         self.subjects = {letter: GROUPS[letter][0] for letter in present}
         subjects = [(ALL, ALL), *((subject, letter) for letter, subject in self.subjects.items())]
         verdicts = [ALL, *dict.fromkeys(claim.verdict for claim in self.claims)]
+        pages = [("named", "named"), ("ours", "ours"), (ALL, ALL)]
+        self.page = box_of(Choice("Page", pages, "named"))
         self.words = widgets.Text(description="Words", placeholder="checkpoint 33", style=LABEL)
         self.subject = box_of(Choice("Subject", subjects, ALL))
         self.verdict = box_of(Choice("Verdict", verdicts, ALL))
         self.status, self.found = widgets.HTML(), widgets.HTML()
-        super().__init__(
-            [self.words, self.subject, self.verdict, self.status, self.found, *key_helpers()]
-        )
+        controls = [self.words, self.subject, self.verdict, self.page]
+        super().__init__([*controls, self.status, self.found, *key_helpers()])
         self.add_class("memkit-panel")
-        for control in (self.words, self.subject, self.verdict):
+        for control in controls:
             control.observe(self._show, "value")
         self._show()
 
     def matches(self) -> list[Claim]:
-        """The claims that hold every word, in the chosen subject and verdict, in the ledger's order."""
+        """The claims that hold every word, of the chosen subject, verdict and kind of page, in the ledger's order."""
         words = self.words.value.lower().split()
         return [
             claim
             for claim in self.claims
             if self.subject.value in (ALL, claim.group)
             and self.verdict.value in (ALL, claim.verdict)
+            and self.page.value in (ALL, "named" if claim.printed else "ours")
             and all(word in f"{claim.id} {claim.claim} {claim.answer}".lower() for word in words)
         ]
 
@@ -51,7 +53,7 @@ class LedgerSearch(widgets.VBox):
         wrong = sum(claim.verdict == "wrong" for claim in found)
         words = f"{len(found)} of {len(self.claims)} claims, {wrong} of them wrong."
         self.status.value = f'<div role="status" aria-live="polite">{words}</div>'
-        entries = "".join(map(entry_of, found)) or "<p>Try fewer words, or other ones.</p>"
+        entries = "".join(map(entry_of, found)) or "<p>Try fewer words, or all pages.</p>"
         self.found.value = (
             f'<div style="max-height:420px;overflow-y:auto" tabindex="0">{entries}</div>'
         )

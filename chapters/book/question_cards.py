@@ -1,4 +1,4 @@
-"""Appendix B's cards: pick a choice and read why it is right or wrong."""
+"""The cards at the end of a lesson's exercises: pick a choice and read why it is right or wrong."""
 
 from collections.abc import Mapping
 from html import escape
@@ -35,9 +35,10 @@ class QuestionCards(widgets.VBox):
     def _ask(self, _change: object = None) -> None:
         shown = self.questions[self.which.value]
         self.text.value = f"<p><strong>{escape(shown.question)}</strong></p>"
-        with self.picked.hold_trait_notifications():
-            self.picked.options = shown.choices
-            self.picked.value = None
+        self.picked.value = (
+            None  # first: where something is picked, new options pick the first of them
+        )
+        self.picked.options = shown.choices
         self.reply.value = self._status("Pick one.")
 
     def _answer(self, change: Mapping) -> None:

@@ -32,6 +32,20 @@ class Question:
     about: str | None = None
 
     @property
+    def place(self) -> str:
+        """The cell that shows the answer, or shows the same with other numbers."""
+        return self.cell or self.about
+
+    @property
+    def lesson(self) -> str:
+        """The number of the lesson whose exercises end with the question.
+
+        >>> load_questions()["Q04"].lesson
+        '01'
+        """
+        return self.place.rpartition("/")[2][:2]
+
+    @property
     def choices(self) -> list[str]:
         """The answer among the wrong choices, in an order that is the same on every machine."""
         choices = [self.answer, *self.wrong]
@@ -50,15 +64,16 @@ class Question:
         return f"No. {self.wrong[choice]}"
 
 
-def load_questions() -> dict[str, Question]:
-    """Every question by id, in the order of the file.
+def load_questions(lesson: str | None = None) -> dict[str, Question]:
+    """Every question by id, in the order of the file; with ``lesson="01"`` those of that lesson.
 
     >>> load_questions()["Q10"].answer
     'About half a GB'
     """
     figures = {key: SimpleNamespace(**claim.figures) for key, claim in load_claims().items()}
     tables = tomllib.loads(QUESTIONS.read_text(encoding="utf-8"))
-    return {key: read_question(key, table, figures) for key, table in tables.items()}
+    questions = {key: read_question(key, table, figures) for key, table in tables.items()}
+    return {key: shown for key, shown in questions.items() if lesson in (None, shown.lesson)}
 
 
 def read_question(question_id: str, table: dict, figures: dict[str, SimpleNamespace]) -> Question:

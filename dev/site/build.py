@@ -136,19 +136,23 @@ def cited(entry, files: Files) -> str:
     )
 
 
-def questions_page() -> Page:
+def questions_page(files: Files) -> Page:
     """The questions, each choice with its reply folded under it."""
     page = Page(stem="questions", title="Questions, and why")
     questions = load_questions()
     page.html = (
         f"<h1>{page.title}</h1><p>{len(questions)} questions as an interviewer, a colleague or an examiner asks them. "
-        'Open a choice to read why it is right or wrong. <a href="B_questions_and_answers.html">Appendix B</a> says '
-        "which cell shows each answer.</p>"
+        "Open a choice to read why it is right or wrong. A lesson's exercises end with its questions.</p>"
         '<form class="filter" data-of=".claim"><label>Words <input name="words" type="search"></label> '
         "<output></output></form>"
     )
     for key, shown in questions.items():
-        page.html += f'<div class="claim" id="{key}">{page_of(key, shown)}</div>'
+        notebook, _, cell = shown.place.partition("::")
+        address = escape(files.address(f"{notebook}#cell-id={cell}"))
+        page.html += (
+            f'<div class="claim" id="{key}">{page_of(key, shown)}'
+            f'<p><small>Shown in <a href="{address}">lesson {shown.lesson}</a>.</small></p></div>'
+        )
         page.search.append(
             (key, f"Question {key[1:]}", f"{shown.question} {shown.answer} {shown.because}")
         )
@@ -267,7 +271,7 @@ def build(out: Path, site: str = "") -> None:
         first_page(files, panels, chapters, site),
         *chapters,
         claims_page(files),
-        questions_page(),
+        questions_page(files),
         sheets,
     ]
     panels.make()

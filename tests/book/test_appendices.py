@@ -1,18 +1,20 @@
-"""The appendices: every test that the formula sheet names is there, and every function can be imported."""
+"""Appendix C: every function and test that CONTRIBUTING names for a formula is there; Hugging Face's arguments are."""
 
 import ast
 import importlib
 import inspect
 import re
+from pathlib import Path
 
 import pytest
 from cells import exists, texts_of
 
 SHEET = texts_of("C")["sheet"]
+CHECKS = (Path(__file__).parents[2] / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
 NAMED = re.compile(r"`(test_\w+)` \(`([\w/]+\.py)`\)")
 """A test as the sheet names it: its name, and its file, below ``tests``."""
-TESTS = sorted({f"tests/{file}::{name}" for name, file in NAMED.findall(SHEET)})
-FUNCTIONS = sorted(set(re.findall(r"`((?:memkit|stepscope)(?:\.\w+)+)`", SHEET)))
+TESTS = sorted({f"tests/{file}::{name}" for name, file in NAMED.findall(CHECKS)})
+FUNCTIONS = sorted(set(re.findall(r"`((?:memkit|stepscope)(?:\.\w+)+)` \| `test_", CHECKS)))
 
 
 @pytest.mark.parametrize("node", TESTS)
@@ -28,12 +30,14 @@ def test_a_formula_s_function_is_there(name):
 
 
 def test_every_line_of_the_sheet_names_a_function_a_test_and_a_chapter():
-    rows = [
-        [part.strip() for part in line.strip("|").split(" | ")]
-        for line in SHEET.splitlines()
-        if line[:2] == "| "
-    ]
-    sheet, checks = ([row for row in rows if len(row) == width][1:] for width in (4, 3))
+    sheet, checks = (
+        [
+            [part.strip() for part in line.strip("|").split(" | ")]
+            for line in text.splitlines()
+            if re.match(r"\| \d+ \| ", line)
+        ]
+        for text in (SHEET, CHECKS)
+    )
     assert sheet and [row[0] for row in sheet] == [row[0] for row in checks]
     for (number, formula, chapter, source), (_, function, test) in zip(sheet, checks, strict=True):
         assert formula and source and re.fullmatch(r"\d\d(, \d\d)*", chapter), number

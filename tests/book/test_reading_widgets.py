@@ -16,7 +16,32 @@ def cards():
 
 @pytest.fixture
 def search():
-    return LedgerSearch(load_claims().values())
+    search = LedgerSearch(load_claims().values())
+    search.page.value = "all"
+    return search
+
+
+def test_the_search_begins_with_the_claims_that_name_a_page():
+    search = LedgerSearch(load_claims().values())
+    assert search.matches() == [claim for claim in load_claims().values() if claim.printed]
+    search.page.value = "ours"
+    assert search.matches() == [claim for claim in load_claims().values() if not claim.printed]
+
+
+def test_the_questions_of_a_lesson_are_those_whose_cell_it_has():
+    lessons = {question.lesson for question in load_questions().values()}
+    parts = [load_questions(lesson) for lesson in sorted(lessons)]
+    assert sum(map(len, parts)) == len(load_questions()) and all(parts)
+    for part in parts:
+        cards = QuestionCards(part)
+        for _ in part:
+            cards.onward.click()
+        assert cards.right == set() and "Pick one." in cards.reply.value
+    assert list(load_questions("06")) == [
+        key
+        for key, shown in load_questions().items()
+        if shown.place.rpartition("/")[2].startswith("06_")
+    ]
 
 
 def test_a_picked_choice_is_answered_and_counted_once(cards):
