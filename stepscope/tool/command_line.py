@@ -10,7 +10,10 @@
     stepscope report train.ipynb               a notebook, all cells in order; %pip, !ls and their like are left out
     stepscope report train.py --batches 500    its DataLoader hands out 500 batches alone, and the worst is traced
     stepscope report train.py --until eval     on through its first evaluation; the epoch before it is cut short;
-                                            what it keeps of each batch, and in which name
+                                            what it keeps of each batch, and in which name; --until save: through
+                                            its first save, such as a state dict gathered onto the card; --until
+                                            end: to the script's end, where a Trainer loads its best model; --until
+                                            resume: until it has saved, and once more, as it finds its own files
     stepscope report train.py --vary N --card CARD -- --batch-size N
                                             the largest N that fits the card, plain and recomputed;
                                             with --batches, on the worst batch of each N
@@ -173,8 +176,9 @@ def parser(description: str) -> OneLineParser:
     add("--steps", default=2, help="training steps to trace (2)", **number)
     words = "ask a script's DataLoader for so many batches, and trace the worst of them"
     add("--batches", default=0, help=words, **number)
-    words = "follow a script on through its first evaluation"
-    add("--until", choices=["eval"], help=words)
+    words = "follow a script on through its first evaluation or save, to its end (the best model loaded), or until it "
+    words += "has saved and run it again, as it resumes from its own files"
+    add("--until", choices=["eval", "save", "end", "resume"], default="", help=words)
     words = "the first rank of N that torchrun --nproc-per-node N would start (DDP, FSDP)"
     add("--ranks", default=0, help=words, **number)
     words = "the largest number that fits --card in place of this word among the script's arguments, such as "

@@ -167,7 +167,8 @@ def report_command(options: argparse.Namespace) -> Found:
             f"--batches, --until, --vary and --ranks run a script such as train.py, not {options.target!r}"
         )
     from stepscope.tool.program_report import report_on
-    from stepscope.tool.script import NoEvaluation, Script
+    from stepscope.tool.script import Script
+    from stepscope.tracing.trace import trace_script
 
     # From the program's first import until its report is printed: a thread of the program's may go on.
     disk = options.until_printed.enter_context(on_scratch_disk())
@@ -176,7 +177,8 @@ def report_command(options: argparse.Namespace) -> Found:
     as_whole_number("--batches", options.batches, 0)
     if isinstance(build, Script):
         ranks = as_whole_number("--ranks", options.ranks, 0)
-        build = replace(build, until_eval=bool(options.until), ranks=ranks)
+        until = "save" if options.until == "resume" else options.until
+        build = replace(build, until=until, ranks=ranks)
     if options.vary:
         return largest_found(options, build)
     report = partial(
@@ -189,13 +191,12 @@ def report_command(options: argparse.Namespace) -> Found:
         card=options.card,
         begin=options.begin,
     )
-    try:
-        result = report(build)
-    except NoEvaluation:
-        if not options.until or not build.cuts_epoch:
-            raise
-        progress("no evaluation at the end of the epoch cut short: following all its steps")
-        result = report(replace(build, cuts_epoch=False))
+    if options.until == "resume":
+        progress("a first run until it has saved; the second finds its files")
+        followed(partial(trace_script, steps=options.steps), build)
+        disk.keep_written()
+        build = replace(build, until="")
+    result = followed(report, build)
     if film:
         from memkit.widgets.step_film import StepFilm  # loads ipywidgets
 
@@ -203,6 +204,19 @@ def report_command(options: argparse.Namespace) -> Found:
         unsealed(StepFilm(result.trace, title=f"{result.name}: {options.steps} steps").save, film)
     progress("done")
     return result.expected_bytes, changes_in_words(result.changes), report_as_data(result)
+
+
+def followed(run: Callable, build: Callable) -> object:
+    """What ``run`` finds of a program; once more with its whole epochs where they were cut too short for it."""
+    from stepscope.tool.script import NotReached
+
+    try:
+        return run(build)
+    except NotReached as error:
+        if not build.cuts_epoch:
+            raise
+        progress(f"{error}, its epoch cut short: following all its steps")
+        return run(replace(build, cuts_epoch=False))
 
 
 def fields(thing: object, names: str) -> dict:

@@ -33,6 +33,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from memkit.units import as_one_of
 from stepscope.tracing.ranks import names_of_torchrun
 from stepscope.tracing.refusals import KIT_HOME, OWN_HOME, STANDARD_HOME
 
@@ -83,16 +84,28 @@ class SeenEnough(BaseException):
     """Ends the script; as a ``BaseException`` it passes the script's own ``except Exception``."""
 
 
-class NoEvaluation(ValueError):
-    """A script was followed to its end and has not evaluated; where its epoch was cut, it may do so within."""
+class NotReached(ValueError):
+    """A script was followed to its end and has not done what was asked; where its epoch was cut, it may within."""
+
+
+UNTIL = {
+    "eval": (
+        "evaluation",
+        "without an evaluation: no module ran in eval(), without gradients, after a step",
+    ),
+    "save": ("save", "and saved nothing after a step, by torch.save or as a file of safetensors"),
+    "end": ("", ""),
+}
+"""How far a script may be followed beyond its steps: the phase, and what is said where it ends before that."""
 
 
 @dataclass(frozen=True)
 class Script:
     """The file of a training script and its arguments.
 
-    ``until_eval``: the script is followed on until a module in evaluation has run after a step; its loader then hands
-    out no more for training, if it ``cuts_epoch``. ``ranks``: it is the first of so many that ``torchrun`` would start.
+    ``until``: the script is followed on, to the next step after a module in evaluation has run (``"eval"``) or a file
+    of tensors was written (``"save"``), or to its ``"end"``; its loader then hands out no more for training, if it
+    ``cuts_epoch``. ``ranks``: it is the first of so many that ``torchrun`` would start.
     ``around``: what ``changed_build`` puts around its building, which yields a function that is called before the first
     step, and around its steps.
 
@@ -105,7 +118,7 @@ class Script:
 
     path: str
     arguments: tuple[str, ...] = ()
-    until_eval: bool = False
+    until: str = ""
     cuts_epoch: bool = True
     ranks: int = 0
     around: tuple[tuple[Callable, Callable], ...] = ()
@@ -113,6 +126,7 @@ class Script:
     def __post_init__(self):
         if not Path(self.path).is_file():
             raise ValueError(f"{self.path!r} is no file")
+        as_one_of("until", self.until, ("", *UNTIL))
 
     def also(self, during_build: Callable, during_step: Callable) -> "Script":
         """The script with this, too, around its building and around its steps."""
@@ -148,7 +162,7 @@ class Script:
         """
         follower = Follower(self, steps, program, recorder)
         folder = str(Path(self.path).resolve().parent)
-        ending, before = "", set(sys.modules)
+        ending, before, names = "", set(sys.modules), {}
         with (
             follower.contexts,
             patch.dict(os.environ, names_of_torchrun(self.ranks) if self.ranks else {}),
@@ -156,7 +170,9 @@ class Script:
             patch.object(sys, "path", [folder, *sys.path]),
         ):
             try:
-                run_file(self.path)
+                names = run_file(
+                    self.path
+                )  # which hold what is there until the last step is written down
             except SeenEnough:
                 pass
             except SystemExit as error:
@@ -178,13 +194,11 @@ class Script:
                 "first call of a module with gradients on to the optimizer's step. A loader whose data make less than "
                 "one batch (drop_last=True) hands out none"
             )
-        if not follower.has_evaluated:
-            raise NoEvaluation(
-                f"{Path(self.path).name} ended without an evaluation: no module ran in eval(), without "
-                "gradients, after a step"
-            )
+        if not follower.is_there and self.until != "end":
+            raise NotReached(f"{Path(self.path).name} ended {UNTIL[self.until][1]}")
         if not follower.has_ended:
             follower.end_step()
+        names.clear()
 
 
 INSTALLED = {"site-packages", "dist-packages"}
@@ -224,14 +238,14 @@ importable_names = functools.cache(importlib.metadata.packages_distributions)
 """What the installed distributions let one import."""
 
 
-def run_file(path: str) -> None:
-    """Run a script as ``python`` does, a notebook as *Run All* does."""
+def run_file(path: str) -> dict:
+    """Run a script as ``python`` does, a notebook as *Run All* does; returns its names."""
     if not path.endswith(".ipynb"):
-        runpy.run_path(path, run_name="__main__")
-        return
+        return runpy.run_path(path, run_name="__main__")
     names = {"__name__": "__main__", "display": print}
     for name, text in cells_of(path):
         exec(compile(text, name, "exec"), names)  # noqa: S102 - the reader's own notebook
+    return names
 
 
 def imports_in(file: Path) -> Iterator[tuple[str, ast.Import | ast.ImportFrom]]:
@@ -256,14 +270,14 @@ class Follower:
         self.counts: Counter[int] = Counter()
         self.step, self.is_over, self.has_ended = 0, False, False
         self.has_optimizer = self.is_updating = False
-        self.has_evaluated, self.loader = not script.until_eval, None
+        self.is_there, self.sampler = not script.until, None
         self.contexts = ExitStack()
-        recorder.on_update = self.update_begins
+        recorder.on_update, recorder.on_file = self.update_begins, self.between_steps
         self.contexts.enter_context(
             patch.object(Optimizer, "add_param_group", self.adding(Optimizer.add_param_group))
         )
         self.made = [self.contexts.enter_context(building()) for building, _ in script.around]
-        if script.until_eval and script.cuts_epoch:
+        if script.until and script.cuts_epoch:
             ask = self.asking(_BaseDataLoaderIter.__next__)
             self.contexts.enter_context(patch.object(_BaseDataLoaderIter, "__next__", ask))
         for handle in (
@@ -274,10 +288,8 @@ class Follower:
 
     def before_call(self, module, args) -> None:
         """A module is called: this may be the start of the next step, or after enough of them the end."""
-        if not torch.is_grad_enabled() and not module.training and self.is_over:
-            self.has_evaluated = True
-            if hasattr(self.recorder.log, "start_evaluation"):
-                self.recorder.now("start_evaluation")
+        if not torch.is_grad_enabled() and not module.training:
+            self.between_steps("evaluation")
         if self.program.is_in_backward or not torch.is_grad_enabled():
             return
         self.count_update()
@@ -289,7 +301,7 @@ class Follower:
             for _, stepping in self.script.around:
                 self.contexts.enter_context(stepping())
         else:
-            self.has_ended = self.has_stepped and self.has_evaluated
+            self.has_ended = self.has_stepped and self.is_there
             if not self.has_ended and not self.is_over:
                 return
             self.end_step()
@@ -297,6 +309,14 @@ class Follower:
                 raise SeenEnough
         self.step, self.is_over = self.step + 1, False
         self.recorder.now("start_step", self.step)
+
+    def between_steps(self, phase: str) -> None:
+        """After a step the script evaluates, saves or loads; files that a plain run reads may be its batches."""
+        until = self.script.until
+        if self.is_over and (until or phase == "evaluation"):
+            self.is_there = self.is_there or phase == UNTIL[until][0]
+            if hasattr(self.recorder.log, "start_between"):
+                self.recorder.now("start_between", phase)
 
     def after_optimizer(self, optimizer, args, kwargs) -> None:
         """An optimizer has stepped; the first one of all ends the training step."""
@@ -309,12 +329,19 @@ class Follower:
         return bool(self.counts) and min(self.counts.values()) >= self.steps
 
     def asking(self, ask: Callable) -> Callable:
-        """The loader's next batch: of the one that trains, the last of its epoch comes after enough steps."""
+        """The loader's next batch: of the loader that trains, each epoch's last comes after enough steps.
+
+        A loader's epochs have one sampler. Where no gradients are made, such as in an evaluation, nothing is cut.
+        """
 
         def next_batch(loader):
             if self.step == 0:
-                self.loader = loader
-            elif loader is self.loader and self.has_stepped:
+                self.sampler = loader._index_sampler
+            elif (
+                loader._index_sampler is self.sampler
+                and torch.is_grad_enabled()
+                and self.has_stepped
+            ):
                 raise StopIteration
             return ask(loader)
 

@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from memkit.program.hooks import PLAIN, source_name, tensors_in
 from memkit.units import format_bytes
-from stepscope.tracing.log import LEAST_SHARE
+from stepscope.tracing.log import BETWEEN_STEPS, LEAST_SHARE
 from stepscope.tracing.refusals import OWN_HOME, TORCH_HOME, values_of
 from stepscope.tracing.values import GENERATION
 
@@ -70,7 +70,7 @@ class Evaluations:
             log, seen = self.tracer.log, self.seen.setdefault(module, {})
             key = self.key_of(module, args, kwargs)
             around = sum(log.sizes[block] for block in log.live)
-            if log.step and log.phase in ("zero_grad", "evaluation"):
+            if log.step and log.phase in ("zero_grad", *BETWEEN_STEPS):
                 self.evaluates(around, sys._getframe(1))
             bytes_around, results = seen.get(key, (-1, None))
             if around <= bytes_around:

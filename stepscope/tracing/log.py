@@ -102,6 +102,11 @@ ABOUT_NUMBER, OWN_LINE, KEPT_FOR_METRICS = "about the number", "own line", "kept
 a ``Trainer`` keeps the logits of its evaluation."""
 
 
+BETWEEN_STEPS = "evaluation", "save", "load"
+"""Phases that a script may have after an optimizer's step: a module runs without gradients, or a file of tensors is
+written or read."""
+
+
 @dataclass(slots=True)
 class ScriptLog(Log):
     """``tops`` are the events at which more stood than ever before, the bytes, and the program's own line then."""
@@ -112,7 +117,13 @@ class ScriptLog(Log):
     @property
     def moment(self) -> tuple[str, int, int]:
         """Phase, step and count; an evaluation is one, however many batches it has."""
-        return (self.phase, self.step, 1) if self.phase == "evaluation" else Log.moment.fget(self)
+        if self.phase not in BETWEEN_STEPS:
+            return Log.moment.fget(self)
+        return (
+            self.phase,
+            self.step,
+            1 + sum(mark[1:3] == (self.phase, self.step) for mark in self.marks),
+        )
 
     def allocate(self, num_bytes: int, op: object, place: object = None) -> int:
         """A block is born; at a new peak the program's own line is noted."""
@@ -136,14 +147,16 @@ class ScriptLog(Log):
         """The program's own line at the highest peak up to this event."""
         return next((line for number, _, line in reversed(self.tops) if number <= event), "")
 
-    def start_evaluation(self) -> None:
-        """After an optimizer's step a module runs without gradients: what follows is an evaluation."""
-        if self.phase == "zero_grad":
-            self.mark("zero_grad")
-            self.phase = "evaluation"
+    def start_between(self, phase: str) -> None:
+        """After an optimizer's step one of ``BETWEEN_STEPS`` begins; it lasts until the next one, or the next step."""
+        if phase != self.phase and self.phase in ("zero_grad", *BETWEEN_STEPS):
+            name, _, count = self.moment
+            self.mark(name, count)
+            self.phase = phase
 
     def end_step(self) -> None:
         """The training step has returned; an evaluation that came in it ends with it."""
+        name, step, count = self.moment
         Log.end_step(self)
-        if self.phase == "evaluation":
-            self.marks[-1] = (*self.marks[-1][:1], "evaluation", *self.marks[-1][2:])
+        if name in BETWEEN_STEPS:
+            self.marks[-1] = (self.marks[-1][0], name, step, count)

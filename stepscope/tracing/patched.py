@@ -72,10 +72,11 @@ OF_LIBRARIES = {
     "transformers.utils.import_utils": lambda _, module: patch.object(
         module, "is_fake_tensor", lambda _: False, create=True
     ),
-    "safetensors.torch": lambda _, module: patch.multiple(
+    "safetensors.torch": lambda tracer, module: patch.multiple(
         module,
         create=True,
-        serialize_file=write_safetensors,
+        serialize_file=tracer.at_file("save", write_safetensors),
+        load_file=tracer.at_file("load", module.load_file),
         _flatten=unflattened,
         _flatten_as_ptr=unflattened,
     ),

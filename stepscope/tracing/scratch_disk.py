@@ -142,6 +142,28 @@ def failed(code: int, path: object) -> OSError:
     return OSError(code, os.strerror(code), os.fsdecode(path))
 
 
+def copy_with_holes(source: str, target: str) -> None:
+    """As ``shutil.copy2``; the values of a checkpoint that a trace has saved are a hole, which stays one."""
+    if not hasattr(os, "SEEK_DATA"):
+        shutil.copy2(source, target)
+        return
+    with open(source, "rb") as old, open(target, "wb") as new:
+        at, end = 0, os.fstat(old.fileno()).st_size
+        new.truncate(end)
+        while at < end:
+            try:
+                start = os.lseek(old.fileno(), at, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # only a hole from here on
+                    break
+                raise
+            at = os.lseek(old.fileno(), start, os.SEEK_HOLE)
+            old.seek(start)
+            new.seek(start)
+            new.write(old.read(at - start))
+    shutil.copystat(source, target)
+
+
 class ScratchDisk:
     """The file system as a program sees it: ``place`` names a path without links, ``where`` says where it really lies.
 
@@ -163,6 +185,10 @@ class ScratchDisk:
             os.makedirs(path)
         REFUSED.clear()
 
+    def keep_written(self) -> None:
+        """What has been written until now is there for every later trace."""
+        self.before_traces = self.folder, self.hidden
+
     def start_anew(self) -> None:
         """The disk is as it was found, but for what was written before the first call, and for users' caches."""
         folder, hidden = self.folder, self.hidden
@@ -170,7 +196,7 @@ class ScratchDisk:
         first, self.hidden = self.before_traces
         self.number += 1
         self.folder = f"{self.home}/{self.number}"
-        shutil.copytree(first, self.folder, symlinks=True)
+        shutil.copytree(first, self.folder, symlinks=True, copy_function=copy_with_holes)
         caches = [
             os.path.realpath(os.path.expanduser(os.environ.get(name, "~/.cache")))
             for name in CACHES

@@ -52,7 +52,7 @@ VALUE_ERRORS = (*NO_KERNEL, fake.DataDependentOutputException, fake.DynamicOutpu
 VALUE_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 NESTED = {aten._nested_tensor_from_tensor_list.default, aten._nested_view_from_jagged.default}
 OWN_FILES = {str(path) for path in Path(__file__).parent.glob("*.py")}
-OWN_FILES.add(str(Path(__file__).parents[1] / "tool/script.py"))
+OWN_FILES |= {str(path) for path in Path(__file__).parents[1].glob("tool/*.py")}
 
 
 def trace_script(
@@ -130,6 +130,8 @@ class ScriptTracer(kit.Tracer):
         self.is_paused, self.progress = False, Progress()
         # a script's, which may write over its weights itself
         self.on_update: Callable[[], None] | None = None
+        # told "save" or "load" where a file of tensors is written or read
+        self.on_file: Callable[[str], None] = lambda phase: None
         super().__init__(device_type)
 
     def forget(self) -> None:
@@ -138,6 +140,15 @@ class ScriptTracer(kit.Tracer):
         self.missing: dict[int, str] = {}  # by optimizer
         self.lines = Lines(trace_script.__code__)
         self.lines.foreign_files |= OWN_FILES
+
+    def at_file(self, phase: str, call: Callable) -> Callable:
+        """``call``, which writes or reads a file of tensors; ``on_file`` is told before."""
+
+        def told(*args, **kwargs):
+            self.on_file(phase)
+            return call(*args, **kwargs)
+
+        return told
 
     @property
     def is_empty(self) -> bool:
@@ -339,6 +350,8 @@ def recording(device: str, *, starts_in_host: bool = False):
             (torch, "compile", functools.partial(as_compiled, tracer, torch.compile)),
             (torch.UntypedStorage, "resize_", lambda *args: tracer.resize(*args)),
             (torch.nn.Module, "__call__", called),
+            (torch, "save", tracer.at_file("save", torch.save)),
+            (torch, "load", tracer.at_file("load", torch.load)),
         )
         stack.enter_context(changes)
         stack.callback(register_optimizer_step_pre_hook(tracer.before_optimizer).remove)

@@ -81,7 +81,7 @@ def script(tmp_path):
         for place, code in words.items():
             text = text.replace(place, code)
         (tmp_path / name).write_text(dedent(text), encoding="utf-8")
-        return Script(str(tmp_path / name), until_eval=True)
+        return Script(str(tmp_path / name), until="eval")
 
     return write
 

@@ -784,7 +784,7 @@ def test_a_script_is_followed_through_its_first_evaluation_when_asked(tmp_path, 
     path.write_text(EVALUATED, encoding="utf-8")
     plain = trace_script(Script(str(path)))
     assert capsys.readouterr().out.split() == ["step", "step"]
-    whole = trace_script(Script(str(path), until_eval=True))
+    whole = trace_script(Script(str(path), until="eval"))
     assert capsys.readouterr().out.split() == ["step", "step", "evaluated"]
     batch, hidden = 50_000 * 64 * 4, 50_000 * 256 * 4
     assert plain.peak_bytes < batch and whole.peak_bytes > batch + 2 * hidden
