@@ -1,5 +1,7 @@
 """The instructor's guide says what the book and its checks say now."""
 
+import re
+
 import pytest
 
 from course import guide
@@ -48,3 +50,14 @@ def test_a_lab_fits_an_hour_and_a_half_and_has_four_to_six_tasks():
     for name in NAMES:
         assert load_lab(name).minutes <= 90
         assert 4 <= len(load_lab(name).tasks) + 1 <= 6
+
+
+def test_the_session_of_monday_has_the_lessons_minutes():
+    """Each row begins where the one before ends; a section or an exercise takes what the lesson says."""
+    text = (guide.GUIDE.parent / "MONDAY.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+)–(\d+) \| ([^|]*) \|", text, re.MULTILINE)
+    assert [end for _, end, _ in rows][:-1] == [start for start, *_ in rows][1:]
+    assert rows[0][0] == "0" and rows[-1][1] == "80"
+    taught = [(what, int(end) - int(start)) for start, end, what in rows]
+    taught = [row for row in taught if re.match(r"\d|ex ", row[0])]
+    assert taught == [(words, guide.item(words)[1]) for words in guide.SYLLABI["workshop"][:-1]]
