@@ -1,7 +1,8 @@
 """A JupyterHub for one class on one machine: ``make hub``.
 
 Everybody chooses a name and shares one password; everybody's files, the hub's database and the logs stand in one
-folder. All of it runs as the account that started it: a limit on each process, and no wall between students.
+folder. All of it runs as the account that started it: a limit on each process, and a wall around each server where
+bubblewrap starts (``wall``).
 README.md beside this file says what that means, and what to use instead where it is not enough.
 """
 
@@ -27,6 +28,7 @@ from traitlets import TraitError
 
 from course.hub.limits import Cards, Guesses, limit_process, refuse_full_home
 from course.hub.restart import answers, end_orphaned_proxy, kept_port
+from course.hub.wall import NONE, can_wall, ignore_requests_to_end, walled
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -109,6 +111,8 @@ class LimitedSpawner(SimpleLocalProcessSpawner):
         def preexec():
             go_home()
             limit_process(limit, DISK_BYTES, int(PROCESSES))
+            if HAS_WALL:
+                ignore_requests_to_end()
             if sys.platform == "linux":
                 Path("/proc/self/oom_score_adj").write_text("500")
 
@@ -135,8 +139,26 @@ class LimitedSpawner(SimpleLocalProcessSpawner):
     async def start(self):
         with (FOLDER / "logs" / f"{self.user.name}.log").open("a") as log:
             self.popen_kwargs = {"stdout": log, "stderr": subprocess.STDOUT}
+            if HAS_WALL:
+                sockets = Path(SOCKETS, str(self.user.id))
+                sockets.mkdir(mode=0o700, exist_ok=True)
+                shown = (Path(self.home_dir), sockets, HERE / "student")
+                self.cmd = walled(SERVER, HIDDEN, shown)
             return await super().start()
 
+    async def _signal(self, sig):
+        if not HAS_WALL:
+            return await super()._signal(sig)
+        try:
+            os.killpg(self.pid, sig)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+SERVER = [sys.executable, "-m", "jupyterhub.singleuser", "--allow-root"]
+HIDDEN = (FOLDER, Path(SOCKETS), *(ROOT / name for name in ("course", "tests", "build", ".git")))
+"""What no student's server sees: the others' homes and sockets, and where the labs' solutions stand."""
 
 PARTS = {
     "chapters": FOLDER / "class",
@@ -195,6 +217,7 @@ DISK_BYTES = ByteSpecification().validate(None, DISK)
 (FOLDER / "logs").mkdir(parents=True, exist_ok=True)
 FOLDER.chmod(0o700)
 write_class_copies()
+HAS_WALL = can_wall()
 
 c = get_config()  # noqa: F821 - JupyterHub runs this file with it
 
@@ -219,7 +242,7 @@ c.JupyterHub.template_vars = {
 }
 
 c.JupyterHub.spawner_class = LimitedSpawner
-c.Spawner.cmd = [sys.executable, "-m", "jupyterhub.singleuser", "--allow-root"]
+c.Spawner.cmd = SERVER
 c.Spawner.default_url = "/lab/tree/chapters/00_start_here.ipynb"
 c.Spawner.mem_limit = MEMORY
 c.Spawner.http_timeout = c.Spawner.start_timeout = 300  # forty servers start at once on two cores
@@ -266,6 +289,8 @@ print(
 """,
     flush=True,
 )
+if not HAS_WALL:
+    print(f"  {NONE}\n", flush=True)
 if urlsplit(ADDRESS).hostname not in ("127.0.0.1", "localhost"):
     print(
         "  Others can reach this address, and the password crosses the network unencrypted.\n",

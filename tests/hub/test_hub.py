@@ -18,6 +18,7 @@ from lab_server import ROOT, free_port
 from traitlets.config import Config
 
 from course import load, walk
+from course.hub.wall import can_wall
 
 pytestmark = pytest.mark.serial
 PASSWORD = "three of us"
@@ -115,7 +116,7 @@ def test_three_servers_are_spread_over_two_cards(hub, figures):
     told = [
         process.environ().get("CUDA_VISIBLE_DEVICES")
         for process in alive_in(hub["folder"])
-        if "jupyterhub.singleuser" in process.cmdline()
+        if "jupyterhub.singleuser" in process.cmdline() and process.name() != "bwrap"
     ]
     assert sorted(map(told.count, ("3", "MIG-pretended"))) == [1, 2]
 
@@ -266,3 +267,20 @@ def test_a_broken_promise_is_told():
         {"the memory explorer stands, no torch": {"bytes_each": {"p50": 2e8, "p95": 2.11e8}}},
     ):
         assert [kept for kept, _ in load.verdicts(good | changed)].count(False) == 1
+
+
+def test_a_student_sees_no_other_s_files_and_no_lab_s_solution(hub, ann):
+    """What her kernel lists, where the hub's own process sees three homes and seven labs."""
+    if not can_wall():
+        pytest.skip("bubblewrap does not start here")
+    homes = hub["folder"] / "homes"
+    assert len(list(homes.iterdir())) == 3 and list((ROOT / "course/labs").glob("lab_*.py"))
+    code = f"""
+import os
+assert os.listdir({str(homes)!r}) == ["student00"]
+assert os.listdir({str(ROOT / "course")!r}) == ["hub"]
+assert os.listdir({str(ROOT / "course/hub")!r}) == ["student"] and not os.listdir({str(ROOT / "tests")!r})
+numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+assert 1 in numbers and len(numbers) < 20
+"""
+    assert ann.run(code)[0] == ""
