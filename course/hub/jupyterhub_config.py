@@ -26,13 +26,16 @@ from jupyterhub.traitlets import ByteSpecification
 from nbconvert.preprocessors import ClearOutputPreprocessor
 from traitlets import TraitError
 
-from course.hub.limits import Cards, Guesses, limit_process, refuse_full_home
+from course.hub.limits import Cards, Guesses, limit_process, refuse_full_home, refusing_full_disk
 from course.hub.restart import answers, end_orphaned_proxy, kept_port
 from course.hub.wall import NONE, can_wall, ignore_requests_to_end, walled
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 FOLDER = Path(os.environ.get("MEMKIT_HUB_FOLDER", ROOT / ".hub")).resolve()
+HOMES = Path(os.environ.get("MEMKIT_HUB_HOMES", FOLDER / "homes")).resolve()
+"""Students' files; on a file system of their own they cannot fill that of the hub's database."""
+
 ADDRESS = os.environ.get("MEMKIT_HUB_ADDRESS", "http://127.0.0.1:8000")
 PASSWORD = os.environ.get("MEMKIT_HUB_PASSWORD") or secrets.token_hex(4)
 MEMORY = os.environ.get("MEMKIT_HUB_MEMORY", "3G")
@@ -157,7 +160,12 @@ class LimitedSpawner(SimpleLocalProcessSpawner):
 
 
 SERVER = [sys.executable, "-m", "jupyterhub.singleuser", "--allow-root"]
-HIDDEN = (FOLDER, Path(SOCKETS), *(ROOT / name for name in ("course", "tests", "build", ".git")))
+HIDDEN = (
+    FOLDER,
+    HOMES,
+    Path(SOCKETS),
+    *(ROOT / name for name in ("course", "tests", "build", ".git")),
+)
 """What no student's server sees: the others' homes and sockets, and where the labs' solutions stand."""
 
 PARTS = {
@@ -207,14 +215,16 @@ class SlowedAuthenticator(SharedPasswordAuthenticator):
 
 
 def prepare(spawner) -> None:
-    """Before a server starts: the student's files are not too many, and the book is there."""
+    """Before a server starts: the student's files are not too many, the disk has room, and the book is there."""
     refuse_full_home(Path(spawner.home_dir), DISK_BYTES)
-    bring_the_book(spawner)
+    with refusing_full_disk():
+        bring_the_book(spawner)
 
 
 refuse_wrong_settings()
 DISK_BYTES = ByteSpecification().validate(None, DISK)
-(FOLDER / "logs").mkdir(parents=True, exist_ok=True)
+for place in (FOLDER / "logs", HOMES):
+    place.mkdir(parents=True, exist_ok=True)
 FOLDER.chmod(0o700)
 write_class_copies()
 HAS_WALL = can_wall()
@@ -247,7 +257,7 @@ c.Spawner.default_url = "/lab/tree/chapters/00_start_here.ipynb"
 c.Spawner.mem_limit = MEMORY
 c.Spawner.http_timeout = c.Spawner.start_timeout = 300  # forty servers start at once on two cores
 c.Spawner.pre_spawn_hook = lambda spawner: asyncio.to_thread(prepare, spawner)
-c.SimpleLocalProcessSpawner.home_dir_template = f"{FOLDER}/homes/{{username}}"
+c.SimpleLocalProcessSpawner.home_dir_template = f"{HOMES}/{{username}}"
 c.Spawner.environment = {
     "JUPYTER_CONFIG_PATH": str(HERE / "student"),  # what every student's server is told
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),

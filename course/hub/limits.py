@@ -1,10 +1,15 @@
 """What keeps one student of a hub from taking it from others: files, processes, cards, guesses at the password."""
 
 import asyncio
+import errno
 import os
 import resource
 from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from tornado import web
 
 FREE_GUESSES, LONGEST_WAIT_SECONDS = 3, 5.0
 """So many wrong passwords in a row cost nothing; each later one doubles the wait, from a quarter of a second."""
@@ -35,23 +40,35 @@ def bytes_under(folder: Path) -> int:
     return total
 
 
-class HomeIsFull(RuntimeError):
-    """A student's files are more than the hub allows; her server does not start until some are gone."""
+class NoRoom(web.HTTPError):
+    """A student's server does not start; the page of the hub shows her why, at once or after it has waited."""
 
-    def __init__(self, num_bytes: int, most_bytes: int):
-        words = (
-            f"Your files take {num_bytes / 1e9:.1f} GB and may take {most_bytes / 1e9:.1f}. Ask your teacher, who can "
-            "remove some."
-        )
-        super().__init__(words)
+    def __init__(self, words: str):
+        super().__init__(507, words)
         self.jupyterhub_message = words
 
 
 def refuse_full_home(home: Path, most_bytes: int) -> None:
-    """Raises: HomeIsFull: the files under ``home`` take more than ``most_bytes``."""
+    """Raises: NoRoom: the files under ``home`` take more than ``most_bytes``."""
     num_bytes = bytes_under(home)
     if num_bytes > most_bytes:
-        raise HomeIsFull(num_bytes, most_bytes)
+        raise NoRoom(
+            f"Your files take {num_bytes / 1e9:.1f} GB and may take {most_bytes / 1e9:.1f}. Ask your teacher, who can "
+            "remove some."
+        )
+
+
+@contextmanager
+def refusing_full_disk() -> Iterator[None]:
+    """Raises: NoRoom: what is written inside finds no room on its disk, or no quota."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise NoRoom(
+            "The disk of the class is full. Tell your teacher; nothing of yours is lost."
+        ) from error
 
 
 class Cards:
