@@ -306,7 +306,7 @@ EXERCISES = (
         int(32 * cache) :: The 131,072 bytes are for all 32 layers already.
         int(cache / 32) :: The 131,072 bytes are for all 32 layers already.
         int(0.3 * 79.19 - weights - rest) :: That is with TRL's default, 0.3. Here it is 0.4.
-        int(0.9 * 79.19 - weights - rest) :: That is with vLLM's default, 0.9. Here it is 0.4.
+        int(0.9 * 79.19 - weights - rest) :: That is with a share of 0.9. Here it is 0.4.
         int(cache * 8192) :: That is tokens. Asked are answers of 8,192.
         """,
     ),
