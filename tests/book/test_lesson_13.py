@@ -79,6 +79,20 @@ def test_positions_separate_documents_only_where_there_is_no_mask():
     assert differs("Qwen3", attention_mask=torch.ones(1, 21, dtype=torch.long))
 
 
+def test_sdpa_makes_a_mask_of_the_positions(monkeypatch):
+    """One byte a pair, and one mask for all layers."""
+    model, ids, positions, _ = tiny("Qwen3")
+    masks, attention = [], torch.nn.functional.scaled_dot_product_attention
+
+    def watched(*args, attn_mask=None, **more):
+        masks.append(attn_mask)
+        return attention(*args, attn_mask=attn_mask, **more)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    model(ids[None], position_ids=positions[None], use_cache=False)
+    assert {mask.nbytes for mask in masks} == {21 * 21} and len({id(mask) for mask in masks}) == 1
+
+
 def test_linear_attention_needs_more_than_positions():
     assert differs("Qwen3Next")
     ends = torch.tensor([0, 7, 12, 21], dtype=torch.int32)
@@ -150,6 +164,8 @@ def test_what_the_trainer_and_the_panel_say():
     one, whole = (trainer(1, **names[way]).total_bytes / GIB for way in ("in_pieces", "whole"))
     assert f"to {one:.1f} GiB" in TEXTS["rl-training-read"]
     assert f"{whole - one:.0f} GiB for one answer" in TEXTS["sleep-read"]
+    inputs = 20_480 * names["llama"].num_layers * names["llama"].hidden_size * 2 / GIB
+    assert f"{inputs:.0f} GiB for one answer | they cross" in TEXTS["sleep-read"]
 
 
 def test_how_low_the_sum_of_a_long_run_is():
