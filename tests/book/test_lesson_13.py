@@ -117,9 +117,11 @@ def test_rows_of_the_exercise_are_trl_s():
     datasets = pytest.importorskip("datasets")
     trl = pytest.importorskip("trl")
     draw = random.Random(0)
+    cases = [([11, 12, 21, 3, 5, 7], 30)]  # here the first row with room is not the best one
     for _ in range(20):
         room = draw.randint(5, 40)
-        lengths = [draw.randint(1, room + 5) for _ in range(draw.randint(1, 12))]
+        cases.append(([draw.randint(1, room + 5) for _ in range(draw.randint(1, 12))], room))
+    for lengths, room in cases:
         data = datasets.Dataset.from_dict({"input_ids": [list(range(n)) for n in lengths]})
         assert len(trl.pack_dataset(data, room)) == num_rows(lengths, room), (lengths, room)
 
