@@ -249,25 +249,24 @@ MISTAKES = {
         "        torch.cuda.reset_peak_memory_stats()\n",
         '        other = torch.ones(2**26, device="cuda")\n        torch.cuda.reset_peak_memory_stats()\n',
     ),
-    "the piece before is held": (
+    "packed, and predicted as padded": (
         "13",
-        "card-loss",
-        "        step()\n        peak",
-        "        held = pieces_build(size)\n        step()\n        peak",
+        "card-packed",
+        "estimate_memory(job)",
+        "estimate_memory(replace(job, micro_batch_size=4, seq_len=512))",
     ),
-    "a trace of another size": (
+    "the logits stay": (
         "13",
-        "card-loss",
-        "partial(pieces_build, size)",
-        "partial(pieces_build, 2048)",
+        "card-packed",
+        "        step()\n        predicted",
+        '        kept = torch.ones(960, 151_936, device="cuda")\n        step()\n        predicted',
     ),
 }
 """What is done wrong, and where. No assert sees FP16 in place of BF16 (03: as many bytes) or a gradient that stays
-beside a difference over one forward (03, 04, 06), or what cell and trace share (whether 13's pieces are run
-twice)."""
+beside a difference over one forward (03, 04, 06), or what cell and trace share."""
 
 
-BEFORE = {"card-ways": "kept-on-card", "card-loss": "loss-on-card"}
+BEFORE = {"card-ways": "kept-on-card"}
 """The function that a card's cell calls, in the cell before it."""
 
 

@@ -21,18 +21,20 @@ from memkit.units import GIB
 from stepscope.inference import kv_cache_bytes
 from stepscope.setup import AdapterConfig, Job
 
-CHAPTER = Path(__file__).parents[2] / "chapters" / "13_todays_jobs.ipynb"
+CHAPTERS = Path(__file__).parents[2] / "chapters"
+LESSON, LOSSES = CHAPTERS / "13_long_sequences.ipynb", CHAPTERS / "09_one_card.ipynb"
+FURTHER = CHAPTERS / "further" / LESSON.name
 LAYERS, PER_TOKEN, EXPERTS = 48, 8, 128
 NF4 = 4.127 / 8
 """Bytes per parameter, scales included: what C366 counts."""
 
 
 @cache
-def after(*cells: str) -> dict:
-    """The names of chapter 13 after its setup and these cells."""
-    names = dict(after_setup(CHAPTER))
+def after(path: Path, *cells: str) -> dict:
+    """The names of a notebook after its setup and these cells."""
+    names = dict(after_setup(path))
     for cell in cells:
-        exec(texts_of("13")[cell], names)
+        exec(texts_of(path.name[:2])[cell], names)
     return names
 
 
@@ -201,14 +203,14 @@ def test_the_sum_of_experts_and_adapters_is_kept(implementation):
 
 @cache
 def loss_gib(size: int, recomputed: bool) -> float:
-    step = after("long-loss")["loss_alone"]
+    step = after(LOSSES, "long-loss")["loss_alone"]
     return (step(size=size, recomputed=recomputed) + 2 * 32 * 2**20) / GIB
 
 
 def test_C429(figures):
     tokens, size = figures["tokens"], figures["size"]
-    assert f"tokens={tokens:_}," in texts_of("13")["long-loss"] and size == 256
-    assert f"({figures['vocab']:_}, 2048" in texts_of("13")["long-loss"]
+    assert f"({tokens:_}, 2048" in texts_of("09")["long-loss"] and size == 256
+    assert f"({figures['vocab']:_}, 2048" in texts_of("09")["long-loss"]
     kept, again, whole = loss_gib(size, False), loss_gib(size, True), loss_gib(tokens, False)
     peaks = {"kept_gib": kept, "again_gib": again, "whole_gib": whole}
     assert all(rounds_to(peak, figures[name]) for name, peak in peaks.items())
@@ -217,7 +219,7 @@ def test_C429(figures):
 
 
 def test_C430(figures):
-    names = after("long-by-hand", "long-block", "long-predicted")
+    names = after(FURTHER, "long-predicted")
     tokens, sums = names["tokens"], {}
     for place in ("host", "card"):
         states, inputs, in_mlp, in_attention, gathered = names["on_a_card"](
@@ -253,7 +255,7 @@ def parts_held(num_cards: int) -> dict[str, int]:
 
 def test_C431(figures):
     accelerate = pytest.importorskip("accelerate.utils")
-    names = after("long-by-hand", "long-block")
+    names = after(LESSON, "long-by-hand", "long-block")
     held = parts_held(names["cards"])
     assert accelerate.TorchContextParallelConfig().cp_comm_strategy == figures["default"]
     assert (

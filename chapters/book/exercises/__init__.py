@@ -27,7 +27,7 @@ Reading order:
 - ``chapter_10``: what adapters train and keep, and a base in 4 bits
 - ``chapter_11``: what a rank keeps, gathers and sends
 - ``chapter_12``: cards, and what inference keeps
-- ``chapter_13``: long sequences, two programs on one card
+- ``chapter_13``: packed rows, a sequence over several cards, what an engine keeps and its share
 """
 
 import copy
