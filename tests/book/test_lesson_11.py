@@ -11,6 +11,7 @@ import pytest
 import transformers
 from accelerate.utils import FullyShardedDataParallelPlugin, fsdp_utils
 from cells import CHAPTERS, cells_of, texts_of
+from transformers.distributed import DistributedConfig
 
 from memkit.cards import CARDS
 from memkit.fit import fit_on
@@ -54,6 +55,15 @@ def test_accelerate_makes_trained_shards_float32_and_wraps_nothing_unasked():
     with patch.dict(os.environ, clear=True):
         plugin = FullyShardedDataParallelPlugin()
     assert plugin.auto_wrap_policy is None and "`NO_WRAP`" in TEXTS["lines-read"]
+
+
+def test_transformers_takes_the_ways_as_one_argument():
+    told, known = TEXTS["tensor-read"], inspect.signature(DistributedConfig).parameters
+    for name in ("fsdp_size", "tp_size", "ep_size", "dp_replicate_size"):
+        assert name in known and name in told
+    assert DistributedConfig(fsdp_size=8).fsdp_size == 8
+    loads = inspect.getsource(transformers.PreTrainedModel.from_pretrained)
+    assert 'kwargs.pop("distributed_config", None)' in loads
 
 
 def test_without_the_loop_the_peak_is_three_times_as_high():
