@@ -1,4 +1,4 @@
-"""Explorers of plans: adapters (lesson 10), ranks (chapter 11), and every plan that fits a job (lesson 09).
+"""Explorers of plans: adapters (lesson 10), ranks (lesson 11), and every plan that fits a job (lesson 09).
 
 The first two are the kit's bars, rows and verdicts, one a plan.
 """
