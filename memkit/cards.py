@@ -44,6 +44,9 @@ def gpu_cap_bytes(environment: Mapping[str, str] | None = None) -> int | None:
 PCIE_LANES = 16
 PCIE_GIGATRANSFERS = {3: 8, 4: 16, 5: 32}
 """10**9 transfers per second of one lane; 128 of every 130 bits carry data."""
+LINKS_REACH, PCIE_REACHES = 0.8, 0.5
+"""What NCCL's collectives reach of a rate on paper: over the links 370 of 450 GB/s (NVIDIA's engineer, nccl-tests#212)
+and 233 of 300 (nccl-tests#175); through the host 28 to 35 of 63 (nccl#1639) and 20 of 31.5 (nccl-tests#178)."""
 
 MIN_CAPABILITY = {
     "float16": (7, 0),
@@ -116,17 +119,15 @@ class Card:
         return PCIE_LANES * PCIE_GIGATRANSFERS[self.pcie_generation] * 10**9 * 128 // 130 // 8
 
     def bytes_per_s_among(self, num_cards: int) -> int:
-        """Bytes per second that each of so many cards of a machine sends in one direction: over the links where these
-        join all of them, else over PCIe.
+        """Bytes per second that each of so many cards of a machine sends in one direction, as collectives reach them:
+        over the links where these join all of the cards, else over PCIe.
 
         >>> [CARDS["H100 PCIe"].bytes_per_s_among(num_cards) // 10**9 for num_cards in (2, 8)]
-        [300, 63]
+        [240, 31]
         """
-        return (
-            self.link_bytes_per_s
-            if num_cards <= (self.num_linked_cards or 0)
-            else self.pcie_bytes_per_s
-        )
+        if num_cards <= (self.num_linked_cards or 0):
+            return round(LINKS_REACH * self.link_bytes_per_s)
+        return round(PCIE_REACHES * self.pcie_bytes_per_s)
 
     @property
     def dtypes(self) -> tuple[str, ...]:

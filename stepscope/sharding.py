@@ -1,6 +1,6 @@
 """One rank of many on paper: what DDP, ZeRO's stages and FSDP2 keep, gather and send, in a step and at rest.
 
-Chapter 11. The step is ``estimate_memory``'s own walk, whose events a layout rewrites around each block.
+Lesson 11. The step is ``estimate_memory``'s own walk, whose events a layout rewrites around each block.
 
 ``fully_shard`` gathers a block's weights before its forward and frees them after it (``reshard_after_forward``), then
 again before its backward, while the buffer of the block before that one is already being filled (prefetch). After the
@@ -472,7 +472,7 @@ def tokens_to_hide(
     again. All its bytes come over ``bytes_per_s``; an all-reduce counts twice. ZeRO-1's broadcast comes after the
     backward and hides behind nothing; it is not in here.
 
-    Source: Austin et al. 2025, jax-ml.github.io/scaling-book/gpus; section 9.4 derives it.
+    Source: Austin et al. 2025, jax-ml.github.io/scaling-book/gpus; section 11.5 derives it.
 
     >>> from memkit import TrainingSetup, models
     >>> layout = Layout(param_dtype="bfloat16", reduce_dtype="float32")

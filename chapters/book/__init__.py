@@ -26,7 +26,7 @@ Reading order:
 - ``checkup``: ``doctor()``: is this machine ready for the book?
 - ``ranks``: several processes for real, and what they send
 - ``accumulation_ranks``: what a window of micro-batches sends and keeps on real ranks: chapter 05
-- ``training_ranks``: DDP, ZeRO's stages and FSDP2 on real ranks: chapter 11
+- ``training_ranks``: DDP, ZeRO's stages and FSDP2 on real ranks: lesson 11
 - ``measurements``: what is measured on a card for the chapters
 - ``gpu_run``: ``make record``: run the measurements and write ``chapters/recordings``
 - ``exercises``: exercises that say which mistake this is

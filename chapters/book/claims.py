@@ -59,7 +59,7 @@ CHAPTERS = {
     "06_fp8_training": ("H",),
     "07_my_job_died": ("I",),
     "09_one_card": ("K", "C348-C352", "M", "O", "P"),
-    "11_many_gpus": ("J",),
+    "11_many_cards": ("J",),
     "10_adapters": ("C353-C366", "C426-C428"),
     "12_cards_and_inference": ("C",),
     "13_long_sequences": ("C343-C347", "C425-C425", "C429-C431"),

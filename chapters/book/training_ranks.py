@@ -1,4 +1,4 @@
-"""Chapter 11 on real ranks: what DDP, ZeRO's stages and FSDP2 keep and send, and that all train as one process does.
+"""Lesson 11 on real ranks: what DDP, ZeRO's stages and FSDP2 keep and send, and that all train as one process does.
 
 On this machine: ``run_on_ranks("book.training_ranks", 2)``. On a cluster, one process a GPU:
 

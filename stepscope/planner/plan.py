@@ -63,8 +63,8 @@ def seconds_by_term(
 
     The passes through the model; 4-bit weights are made 16-bit ones for each. What an optimizer on the host, or its
     paged states, send over PCIe, and the step that the host's memory makes. What the ranks send each other, by the rate
-    of the links, or of PCIe where these do not join all, and the shards that come from the host. An optimizer's pass
-    over weights and states on the card is left out: every plan has one, and its bytes cross at the card's own rate.
+    that collectives reach, and the shards that come from the host. An optimizer's pass over weights and states on the
+    card is left out: every plan has one, and its bytes cross at the card's own rate.
     """
     setup = as_job(setup)
     dtype = (layout and layout.param_dtype) or setup.precision.compute_dtype

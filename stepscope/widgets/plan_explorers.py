@@ -1,4 +1,4 @@
-"""Explorers of plans: adapters (lesson 10), ranks (chapter 11), and every plan that fits a job (lesson 09).
+"""Explorers of plans: adapters (lesson 10), ranks (lesson 11), and every plan that fits a job (lesson 09).
 
 The first two are the kit's bars, rows and verdicts, one a plan.
 """
@@ -147,9 +147,10 @@ class ShardingExplorer(Explorer, status=(230, 70, 56, 120, 112)):
         micro_batch_size=Number("Micro-batch", 4, low=1, high=32),
         recomputes=Switch("Recompute each block", False),
         offloads=Switch("Offload states to the CPU", False),
+        mfu=Number("MFU, %", 40, low=10, high=100, step=5),
         card=Choice("Card", CARDS, "H100 SXM"),
     ) -> View:
-        """The chosen number of ranks among the others."""
+        """The chosen number of ranks among the others; ``mfu``: what is reached of the card's arithmetic."""
         setup = TrainingSetup(
             model=PUBLISHED_MODELS[model],
             recomputation="full" if recomputes else "none",
@@ -171,7 +172,7 @@ class ShardingExplorer(Explorer, status=(230, 70, 56, 120, 112)):
             plans,
             f"{model}, {STAGES[stage]}: the peak of one rank",
             f"{micro_batch_size} × {seq_len} tokens a rank, {precision}",
-            (sends, hiding(*ways[own], CARDS[card], nics), rest),
+            (sends, hiding(*ways[own], CARDS[card], nics, mfu), rest),
             chosen=own,
             columns={"sent a step": [format_bytes(size) for size in sent.values()]},
             above=[f"↑ {short(size)}" for size in sent.values()],
@@ -195,18 +196,18 @@ def way_of(
     return replace(setup, precision=AUTOCAST_BF16), layout
 
 
-def hiding(setup: TrainingSetup, layout: Layout, card: Card, nics: int) -> str:
+def hiding(setup: TrainingSetup, layout: Layout, card: Card, nics: int, mfu: int) -> str:
     """From how many tokens a rank on computing hides the sending, and how many the step has."""
     if layout.dp_size == 1:
         return "One rank sends nothing."
     dtype = layout.param_dtype or setup.precision.compute_dtype
     bytes_per_s = nics * NIC_BYTES_PER_S or card.bytes_per_s_among(layout.dp_size)
-    flops_per_s = 1e12 * card.peak_tflops.get(dtype, card.peak_tflops["float32"])
+    flops_per_s = 1e10 * mfu * card.peak_tflops.get(dtype, card.peak_tflops["float32"])
     least = tokens_to_hide(setup, layout, flops_per_s, bytes_per_s)
     tokens = setup.micro_batch_size * setup.seq_len
     return (
-        f"On paper this {'hides' if tokens >= least else 'does not hide'} behind the computing: at "
-        f"{bytes_per_s / 1e9:.0f} GB/s it takes about {float(f'{least:.2g}'):,.0f} tokens a rank, "
+        f"This {'hides' if tokens >= least else 'does not hide'} behind the computing: at {mfu} % of the card's FLOPs "
+        f"and {bytes_per_s / 1e9:.0f} GB/s it takes about {float(f'{least:.2g}'):,.0f} tokens a rank, "
         f"and there are {tokens:,}."
     )
 

@@ -393,8 +393,12 @@ TOLD = [
     ("10.7", 91.4, "Two digits after the point"),
     (
         "11.3",
-        lambda P, stage, n: {0: 16, 1: 14, 2: 8, 3: 16 / n}[stage] * P,
-        "table that you may read",
+        lambda P, stage, n: (
+            (2 / n if stage >= 2 else 2) * P
+            + (4 / n if stage == 3 else 4) * P
+            + (12 / n if stage else 12) * P
+        ),
+        "Gradients have 4 bytes here",
     ),
     ("9.8", lambda p, c, k: (c - k) - ceil((c - k) / 100) - p, "rounds the hundredth up"),
     ("9.8", lambda p, c, k: c - k - (c - k) / 100 - p, "A byte has no parts"),

@@ -153,20 +153,20 @@ def test_ranks_send_what_the_zero_paper_says(stage, whole):
     sharded = stage > 1
     layout = Layout(stage=stage, dp_size=8, param_dtype="bfloat16" if sharded else None)
     found = terms(layout, precision=FP32 if sharded else AUTOCAST_BF16, grad_accum_steps=1)
-    assert found["links"] == pytest.approx(whole * P * 7 / 8 / PCIE, rel=0.03)
+    assert found["links"] == pytest.approx(whole * P * 7 / 8 / (PCIE / 2), rel=0.03)
     # in 16 bits, whatever the shards are
     assert found["passes"] == pytest.approx(6 * P * TOKENS / TENSOR, rel=0.01)
 
 
 def test_cards_with_links_of_their_own_send_over_them():
-    """H100 SXM: 18 links of NVLink 4, 25 GB/s each way (NVIDIA H100 whitepaper)."""
+    """H100 SXM: 18 links of NVLink 4, 25 GB/s each way (NVIDIA H100 whitepaper), of which NCCL reaches four fifths."""
     found = seconds_by_term(SETUP, CARDS["H100 SXM"], Layout(stage=0, dp_size=8))["links"]
-    assert found == pytest.approx(STEPS * 2 * 2 * P * 7 / 8 / (18 * 25e9), rel=0.01)
+    assert found == pytest.approx(STEPS * 2 * 2 * P * 7 / 8 / (0.8 * 18 * 25e9), rel=0.01)
 
 
 def test_a_bridge_of_two_cards_carries_nothing_for_eight():
     """H100 PCIe: three bridges of 100 GB/s each way join two cards; PCIe 5.0 x16 has 63 GB/s (NVIDIA's data sheet)."""
-    for dp_size, rate in ((2, 300e9), (8, 63.02e9)):
+    for dp_size, rate in ((2, 0.8 * 300e9), (8, 0.5 * 63.02e9)):
         layout = Layout(stage=0, dp_size=dp_size)
         found = seconds_by_term(SETUP, CARDS["H100 PCIe"], layout)["links"]
         assert found == pytest.approx(STEPS * 2 * 2 * P * (dp_size - 1) / dp_size / rate, rel=0.01)
