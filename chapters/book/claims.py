@@ -61,8 +61,8 @@ CHAPTERS = {
     "09_one_card": ("K", "C348-C352", "M", "O", "P"),
     "11_many_gpus": ("J",),
     "10_adapters": ("C353-C366", "C426-C428"),
-    "12_cards_and_inference": ("C", "C343-C347"),
     "13_todays_jobs": ("C425-C425", "C429-C431"),
+    "C_formulas_and_names": ("C", "C343-C347"),
 }
 """The groups (or ranges of ids) that a chapter settles."""
 
@@ -241,7 +241,7 @@ def count_verdicts(claims: Iterable[Claim]) -> dict[str, int]:
 def printed_and_so(chapter: str, *claim_ids: str) -> Text:
     """How many of a chapter's claims have each verdict, and some of them: as one reads them, and what is so.
 
-    >>> print(printed_and_so("12_cards_and_inference", "C085"))
+    >>> print(printed_and_so("C_formulas_and_names", "C085"))
     5 true, 14 conditional, 3 wrong, 1 outdated
     <BLANKLINE>
     You may read: The registers of a card move about 20 TB/s.
