@@ -76,7 +76,7 @@ WRONG = {
         (_rounded, "some of it is rounded to bfloat16"),
         (_to_the_weights, "The weights have changed"),
         (_copied, "a mean of a weight of 1 is 1.0000. It should be 0.1090"),
-        (_longer, "has 3 now"),
+        (_longer, "has 4 now"),
         (_narrow_in_place, "A mean is not float32 any more"),
     ),
 }

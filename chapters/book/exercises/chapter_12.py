@@ -8,11 +8,20 @@ from book.exercises.answers import kind_of
 DECAYS = (0.9, 0.99)
 
 
+def states(narrow):
+    """GB of the states of 0.86 billion parameters."""
+    return 0.86 * (2.03 if narrow else 8)
+
+
+def activations(pictures, side, recomputed):
+    """GB that are kept for the backward."""
+    return pictures * side**2 * (340 if recomputed else 4730) / 1e9
+
+
 def peak(pictures, side, recomputed, narrow):
     """GB at the larger of two moments: the end of the forward, the end of the backward."""
-    always = 0.86 * 4 + 0.86 * (2.03 if narrow else 8)
-    activations = pictures * side**2 * (340 if recomputed else 4730) / 1e9
-    return always + max(activations + 1.68, 0.86 * 4)
+    first = activations(pictures, side, recomputed) + 1.68
+    return 0.86 * 4 + states(narrow) + max(first, 0.86 * 4)
 
 
 def video_tokens(height, width, frames):
@@ -46,7 +55,9 @@ def judge_mean(update) -> str | None:
     if any(now is not mean for now, mean in zip(ema, means, strict=True)):
         return "You put new tensors in the place of the means. Change each mean in place, with `lerp_` or `mul_`."
     if any(mean.dtype != torch.float32 for mean in means):
-        return "A mean is not float32 any more. Turn the weight into the mean's dtype, not the mean."
+        return (
+            "A mean is not float32 any more. Turn the weight into the mean's dtype, not the mean."
+        )
     if all(not mean.any() for mean in means):
         return "The means are still 0: what you computed is in other tensors. Change each mean in place."
     if all(torch.allclose(m, w, atol=1e-6) for m, w in zip(means, wanted, strict=True)):
@@ -103,7 +114,7 @@ EXERCISES = (
     FunctionExercise(
         id="12.3",
         right=peak,
-        letters={"W": 0.86 * 4, "wide": 0.86 * 8, "thin": 0.86 * 2.03},
+        letters={"W": 0.86 * 4, "S": states, "A": activations},
         unit="GB",
         tolerance=0.001,
         probes=(
@@ -113,34 +124,35 @@ EXERCISES = (
             (2, 1024, False, False),
             (2, 1024, True, False),
             (16, 1024, True, True),
+            (16, 1536, False, False),
+        ),
+        also=(
+            "max(W + S(narrow) + A(pictures, side, recomputed) + 1.68, W + W + S(narrow))",
+            "round(W + S(narrow) + max(A(pictures, side, recomputed) + 1.68, W), 2)",
         ),
         because="Recomputation lowers the first of the two moments, 8-bit states both.",
         table="""
-        W + (thin if narrow else wide) + pictures * side**2 * (340 if recomputed else 4730) / 1e9 + 1.68 + W :: You
-            added the two moments up. When gradients are all there, activations and copies are gone.
-        W + (thin if narrow else wide) + pictures * side**2 * (340 if recomputed else 4730) / 1e9 + 1.68 :: That is
-            the end of the forward alone. With few pixels the end of the backward is higher.
-        W + (thin if narrow else wide) + W :: That is the end of the backward alone.
-        W + (thin if narrow else wide) + max(pictures * side**2 * (340 if recomputed else 4730) / 1e9, W) :: The
-            16-bit copies of the weights are missing: they stay to the end of the forward.
-        W + max(pictures * side**2 * (340 if recomputed else 4730) / 1e9 + 1.68, W + (thin if narrow else wide)) ::
-            The states are there in the forward too, from the second step on.
-        W + (thin if narrow else wide) + max(side**2 * (340 if recomputed else 4730) / 1e9 + 1.68, W) :: You left the
-            number of pictures out.
-        W + (thin if narrow else wide) + max(pictures * side * (340 if recomputed else 4730) / 1e9 + 1.68, W) :: A
-            picture has side × side pixels.
-        W + (thin if narrow else wide) + max(pictures * side**2 * (340 if recomputed else 4730) / 64e9 + 1.68, W) ::
-            The bytes are for a pixel of the picture, not of the latent.
-        W + (thin if narrow else wide) + max(pictures * side**2 * 4730 / 1e9 + 1.68, W) :: `recomputed` changes
-            nothing in your answer.
-        W + wide + max(pictures * side**2 * (340 if recomputed else 4730) / 1e9 + 1.68, W) :: `narrow` changes nothing
-            in your answer.
-        W + (wide if narrow else thin) + max(pictures * side**2 * (340 if recomputed else 4730) / 1e9 + 1.68, W) ::
-            The other way round: `narrow` states have 2.03 bytes.
-        W + (thin if narrow else wide) + max(pictures * side**2 * (4730 if recomputed else 340) / 1e9 + 1.68, W) ::
-            The other way round: `recomputed` keeps 340 bytes a pixel.
-        1e9 * (W + (thin if narrow else wide) + max(pictures * side**2 * (340 if recomputed else 4730) / 1e9 + 1.68,
-            W)) :: That is in bytes. GB are asked for.
+        W + S(narrow) + A(pictures, side, recomputed) + 1.68 + W :: You added the two moments up. When gradients are
+            all there, activations and copies are gone.
+        W + S(narrow) + A(pictures, side, recomputed) + 1.68 :: That is the end of the forward alone. With few pixels
+            the end of the backward is higher.
+        W + S(narrow) + W :: That is the end of the backward alone.
+        W + S(narrow) + max(A(pictures, side, recomputed), W) :: The 16-bit copies of the weights are missing: they
+            stay to the end of the forward.
+        W + max(A(pictures, side, recomputed) + 1.68, W + S(narrow)) :: The states are there in the forward too, from
+            the second step on.
+        W + S(narrow) + max(A(1, side, recomputed) + 1.68, W) :: You left the number of pictures out.
+        W + S(narrow) + max(A(pictures, side, recomputed) / 64 + 1.68, W) :: The bytes are for a pixel of the picture,
+            not of the latent.
+        W + S(narrow) + max(A(pictures, side, False) + 1.68, W) :: `recomputed` changes nothing in your answer.
+        W + S(False) + max(A(pictures, side, recomputed) + 1.68, W) :: `narrow` changes nothing in your answer.
+        W + S(not narrow) + max(A(pictures, side, recomputed) + 1.68, W) :: The other way round: `narrow` states have
+            2.03 bytes.
+        W + S(narrow) + max(A(pictures, side, not recomputed) + 1.68, W) :: The other way round: `recomputed` keeps
+            340 bytes a pixel.
+        1e9 * (W + S(narrow) + max(A(pictures, side, recomputed) + 1.68, W)) :: That is in bytes. GB are asked for.
+        S(narrow) + max(A(pictures, side, recomputed) + 1.68, W) :: The weights are missing: they are there at both
+            moments.
         """,
     ),
     NumberExercise(
@@ -163,13 +175,15 @@ EXERCISES = (
         right=video_tokens,
         unit="tokens",
         probes=((480, 832, 81), (1024, 1024, 1), (256, 512, 5), (720, 1280, 121)),
-        also=("height * width * ((frames + 3) // 4) // 256",),
+        also=(
+            "height * width * ((frames + 3) // 4) // 256",
+            "(height // 16) * (width // 16) * (1 + frames // 4)",
+        ),
         because="A token is 16 × 16 pixels of four frames, and the first frame stands alone.",
         table="""
         (height // 16) * (width // 16) * frames :: You took each frame by itself. The VAE takes four as one.
-        (height // 16) * (width // 16) * (frames // 4) :: The first frame is a frame of the latent by itself, so one
-            picture would have none.
-        (height // 16) * (width // 16) * ((frames - 1) // 4) :: The first frame itself is missing.
+        (height // 16) * (width // 16) * (frames // 4) :: The first frame is missing: it is a frame of the latent by
+            itself. One picture would have no token.
         (height // 16) * (width // 16) * (frames / 4) :: The first frame stands alone; the others go by fours.
         (height // 8) * (width // 8) * (1 + (frames - 1) // 4) :: Those are pixels of the latent. A token is 2 × 2 of
             them.
@@ -177,8 +191,7 @@ EXERCISES = (
         (height // 16) * (width // 16) * (1 + (frames - 1) // 8) :: A patch takes each frame of the latent by itself.
         (height // 16) * (width // 16) :: The frames are missing.
         height * width * (1 + (frames - 1) // 4) // 16 :: A token is 16 × 16 pixels, 256.
-        (height // 16) * (width // 16) * (1 + frames // 4) :: Of 5 frames the first is one, and the other four are
-            one.
+        256 * height * width * (1 + (frames - 1) // 4) :: Divide by the 256 pixels of a token.
         """,
     ),
 )
