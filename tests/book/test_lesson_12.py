@@ -32,7 +32,7 @@ SD_15 = {
 def lesson() -> dict:
     """The names of the lesson's UNet, its step, its sizes and its counts of pixels and tokens."""
     names = dict(after_setup(LESSON))
-    wanted = "who-stands unet-res unet-attention unet-transformer unet-stage unet-parts unet-whole unet-count"
+    wanted = "who-stands unet-res unet-attention unet-transformer unet-stage unet-parts unet-whole"
     names["display"] = lambda *_: None
     for cell in (*wanted.split(), "picture-step", "picture-build", "pixel-line", "tokens-count"):
         exec(compile(TEXTS[cell], cell, "exec"), names)
