@@ -11,7 +11,7 @@ FOLDERS = ("exercises", "further")
 """Folders of companions, in the order in which a reader opens them."""
 PART_ONE = tuple(f"{number:02}" for number in range(7))
 """Part I: lessons that need ``memkit`` alone."""
-LESSONS = (*PART_ONE, "07", "08", "09", "10", "11", "13")
+LESSONS = (*PART_ONE, "07", "08", "09", "10", "11", "12", "13")
 """Chapters that are lessons, with companions."""
 
 

@@ -61,7 +61,6 @@ CHAPTERS = {
     "09_one_card": ("K", "C348-C352", "M", "O", "P"),
     "11_many_cards": ("J",),
     "10_adapters": ("C353-C366", "C426-C428"),
-    "12_cards_and_inference": ("C",),
     "13_long_sequences": ("C343-C347", "C425-C425", "C429-C431"),
 }
 """The groups (or ranges of ids) that a chapter settles."""

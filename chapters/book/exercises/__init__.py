@@ -26,7 +26,7 @@ Reading order:
 - ``chapter_09``: the highest moment, states in few bits, steps elsewhere, plans
 - ``chapter_10``: what adapters train and keep, and a base in 4 bits
 - ``chapter_11``: what a rank keeps, gathers and sends
-- ``chapter_12``: cards, and what inference keeps
+- ``chapter_12``: who stands on the card beside a UNet, bytes a pixel, tokens of a video
 - ``chapter_13``: packed rows, a sequence over several cards, what an engine keeps and its share
 """
 

@@ -1,126 +1,197 @@
-"""The exercises of chapter 12: cards and inference."""
+"""The exercises of lesson 12: who stands on the card beside a UNet, bytes a pixel, tokens of a video."""
 
-from math import ceil
+import torch
 
-from book.exercises import NumberExercise
-from memkit.formula.parameters import count_parameters
-from memkit.models import LLAMA_2_7B, LLAMA_3_70B
-from memkit.units import GIB
-from stepscope.inference import kv_cache_bytes_per_token
+from book.exercises import FunctionExercise, JudgedExercise, NumberExercise
+from book.exercises.answers import kind_of
+
+DECAYS = (0.9, 0.99)
+
+
+def states(narrow):
+    """GB of the states of 0.86 billion parameters."""
+    return 0.86 * (2.03 if narrow else 8)
+
+
+def activations(pictures, side, recomputed):
+    """GB that are kept for the backward."""
+    return pictures * side**2 * (340 if recomputed else 4730) / 1e9
+
+
+def peak(pictures, side, recomputed, narrow):
+    """GB at the larger of two moments: the end of the forward, the end of the backward."""
+    first = activations(pictures, side, recomputed) + 1.68
+    return 0.86 * 4 + states(narrow) + max(first, 0.86 * 4)
+
+
+def video_tokens(height, width, frames):
+    """Tokens of 16 × 16 pixels and four frames, the first frame alone."""
+    return (height // 16) * (width // 16) * (1 + (frames - 1) // 4)
+
+
+def judge_mean(update) -> str | None:
+    """Two updates of two means, of a float32 and of a bfloat16 weight."""
+    if not callable(update):
+        return f"{kind_of(update)}; the answer is a function."
+    weights = [
+        torch.full((4,), 1.0, requires_grad=True),
+        torch.full((2, 3), 3.0, dtype=torch.bfloat16, requires_grad=True),
+    ]
+    was = [weight.detach().clone() for weight in weights]
+    means = [torch.zeros(4), torch.zeros(2, 3)]
+    ema, wanted = list(means), [torch.zeros(4), torch.zeros(2, 3)]
+    for decay in DECAYS:
+        update(ema, weights, decay)
+        wanted = [
+            decay * mean + (1 - decay) * weight.float()
+            for mean, weight in zip(wanted, was, strict=True)
+        ]
+    if len(ema) != len(means):
+        return f"The list of means had {len(means)} tensors and has {len(ema)} now. Change the tensors, not the list."
+    if any(not torch.equal(a.detach(), b) for a, b in zip(weights, was, strict=True)):
+        return "The weights have changed. Only the means may."
+    if any(mean.requires_grad for mean in (*ema, *means)):
+        return "A mean requires a gradient now, and its graph keeps every step before it. Work under `torch.no_grad()`."
+    if any(now is not mean for now, mean in zip(ema, means, strict=True)):
+        return "You put new tensors in the place of the means. Change each mean in place, with `lerp_` or `mul_`."
+    if any(mean.dtype != torch.float32 for mean in means):
+        return (
+            "A mean is not float32 any more. Turn the weight into the mean's dtype, not the mean."
+        )
+    if all(not mean.any() for mean in means):
+        return "The means are still 0: what you computed is in other tensors. Change each mean in place."
+    if all(torch.allclose(m, w, atol=1e-6) for m, w in zip(means, wanted, strict=True)):
+        return None
+    turned = [torch.zeros_like(mean) for mean in means]
+    for decay in DECAYS:
+        turned = [
+            (1 - decay) * mean + decay * weight.float()
+            for mean, weight in zip(turned, was, strict=True)
+        ]
+    if all(torch.allclose(m, t, atol=1e-6) for m, t in zip(means, turned, strict=True)):
+        return "The other way round: `decay` is the share of the old mean, near 1. The weight's share is 1 − decay."
+    if all(torch.allclose(m, w, atol=0.02) for m, w in zip(means, wanted, strict=True)):
+        return "Nearly: some of it is rounded to bfloat16. Turn the weight into the mean's dtype before you multiply."
+    shown, right = means[0][0].item(), wanted[0][0].item()
+    return f"After two updates, with {DECAYS}, a mean of a weight of 1 is {shown:.4f}. It should be {right:.4f}."
+
 
 EXERCISES = (
-    NumberExercise(
+    JudgedExercise(
         id="12.1",
-        letters={
-            "weights": 2 * count_parameters(LLAMA_2_7B),
-            "tokens": f"weights / {kv_cache_bytes_per_token(LLAMA_2_7B)}",
-        },
-        formula="tokens",
-        unit="tokens",
-        tolerance=0.02,
-        also=(26_000, 25_705.0),
-        because="25,705 tokens: twelve and a half sequences of 2,048.",
-        table="""
-        tokens * 1024 :: You took 512 KiB for 512 bytes.
-        weights / 512_000 :: You took 1 KiB for 1,000 bytes. It is 1,024.
-        tokens / 2 :: That is half. You divided parameters, which have 2 bytes each, or counted 1 MiB a token.
-        2 * tokens :: You counted keys or values, 256 KiB. The 512 KiB hold both.
-        tokens / 2048 ; 12 ; 13 :: That is the number of sequences of 2,048. Asked are tokens.
-        25_000 :: A little too small: to two digits it rounds up.
-        4 * tokens :: You took 128 KiB, as Llama-3-8B keeps. Llama-2-7B keeps 512.
-        8 * tokens :: You counted bits, or an eighth of the 512 KiB. Both figures are in bytes.
-        weights / 2 :: That is the number of parameters. Divide bytes by the bytes of a token.
-        tokens / 32 :: 512 KiB is for all 32 layers already.
-        """,
+        judge=judge_mean,
+        because="In place, in the mean's own dtype, and nothing is recorded: it costs 4 bytes a parameter and no more.",
     ),
     NumberExercise(
         id="12.2",
-        letters={"seconds": 2 * (4 + 4) * 7e9 / 32e9},
-        formula="seconds",
-        unit="seconds",
-        tolerance=0.02,
-        also=(3.5, "112 / 32"),
-        because="56 GB each way, 112 GB at 32 GB/s.",
+        letters={
+            "top": 3 * 320 * 128**2,
+            "middle": (320 + 2 * 640) * 64**2,
+            "low": (640 + 2 * 1280) * 32**2,
+        },
+        formula="2 * (top + middle + low)",
+        unit="bytes",
+        tolerance=0.001,
+        also=(51_118_080, 51.1e6),
+        because="{2 * (top + middle + low):,} bytes, a hundredth of what such a UNet keeps.",
         table="""
-        seconds / 2 :: That is half: one way, one mean, or means of 2 bytes. Two float32 means cross twice.
-        seconds / 4 :: One mean, one way. Two means are read and written back.
-        seconds * 1.5 :: You counted a master copy, 12 bytes. The means take 8.
-        seconds * 2 :: Twice as long: the means take 8 bytes a parameter, not 16, and cross twice, not four times.
-        seconds / 1000 :: That is in thousands of seconds.
-        56 :: That is the gigabytes of both means. How long do they take, there and back?
-        112 :: That is the gigabytes both ways. Divide by the rate.
-        8 * seconds :: You counted bits. 32 GB/s are bytes.
-        112 / 25 :: 25 GB/s is about what real copies reach (section 12.2). This exercise gives 32.
-        seconds * 10**9 / 2**30 :: You turned the bytes into GiB. The bus is in GB/s.
-        seconds * 2**30 / 10**9 :: You turned the rate into GiB and left the bytes in GB. Both are in GB.
-        1000 * seconds :: That is in thousandths of a second.
+        top + middle + low :: Those are values. In float16 each has two bytes.
+        4 * (top + middle + low) :: That is in float32. They are in float16.
+        2 * (top + middle + low + 1280 * 16**2) :: The lowest level has no convolution that halves.
+        2 * (2 * 320 * 128**2 + middle + low) :: You left out what the first convolution makes, or one of the two
+            stages of the top level.
+        2 * (top + 2 * 640 * 64**2 + 2 * 1280 * 32**2) :: You left out what the two halving convolutions make.
+        2 * (2 * 320 * 128**2 + 2 * 640 * 64**2 + 2 * 1280 * 32**2) :: You counted the stages alone. The first
+            convolution and the two halving ones make skips too.
+        2 * (top + 3 * 640 * 64**2 + 3 * 1280 * 32**2) :: A convolution that halves keeps the width: 320 at 64 × 64,
+            640 at 32 × 32.
+        2 * (top + (320 + 640) * 64**2 + (640 + 1280) * 32**2) :: Each level has two stages, and each makes a skip.
+        2 * (3 * 320 * 64**2 + (320 + 2 * 640) * 32**2 + (640 + 2 * 1280) * 16**2) :: That is for a latent of
+            64 × 64.
+        2 * 320 * 128**2 * 8 :: Not all eight have the top level's size: a level below has half the side.
         """,
     ),
-    NumberExercise(
+    FunctionExercise(
         id="12.3",
-        letters={
-            "ceil": ceil,
-            "P": count_parameters(LLAMA_3_70B),
-            "GIB": GIB,
-            "card": 39.39,
-            "context": 1,
-            "own": 12.21,
-            "states": "16 * P / GIB",
-            "room": "card - context - own",
-            "cards": "ceil(states / room)",
-        },
-        formula="cards",
-        unit="cards",
-        also=(41.0,),
-        because="{states:,.1f} GiB over {room:.2f} GiB a card are {states / room:.2f}: {cards} cards.",
+        right=peak,
+        letters={"W": 0.86 * 4, "S": states, "A": activations},
+        unit="GB",
+        tolerance=0.001,
+        probes=(
+            (1, 512, False, True),
+            (1, 512, False, False),
+            (4, 512, False, True),
+            (2, 1024, False, False),
+            (2, 1024, True, False),
+            (16, 1024, True, True),
+            (16, 1536, False, False),
+        ),
+        also=(
+            "max(W + S(narrow) + A(pictures, side, recomputed) + 1.68, W + W + S(narrow))",
+            "round(W + S(narrow) + max(A(pictures, side, recomputed) + 1.68, W), 2)",
+        ),
+        because="Recomputation lowers the first of the two moments, 8-bit states both.",
         table="""
-        cards - 1 :: You rounded down. {cards - 1} cards have {(cards - 1) * room:,.0f} GiB for {states:,.0f}.
-        ceil(states / (card - context)) :: Is that with the activations of the one sequence added to the states, or
-            without any? Each card keeps {own} GiB of its own sequence.
-        ceil(states / (card - own)) :: You left the context in. It takes {context} GiB of each card.
-        ceil(states / card) :: Context and activations take room on each card: take both off first.
-        ceil(16 * P / 1e9 / room) :: Did you divide GB by GiB, or take the label of 40·10⁹ bytes? The card reports
-            {card} GiB, and a GiB is 1.0737 GB.
-        ceil(16 * P / 1e9 / (40 - context - own)) :: You took off GiB from the label in GB. The card reports {card} GiB.
-        ceil(16 * P / 40e9) :: That is the states by the label alone. Context and activations take room on each card.
-        ceil(2 * P / GIB / room) :: You counted the weights alone, in 16 bits. Training has 16 bytes per parameter.
-        ceil(8 * P / GIB / room) :: You took 8 bytes per parameter, as in pure bf16. Here it is 16.
-        ceil(18 * P / GIB / room) :: You took 18 bytes per parameter. Here it is 16.
-        ceil(20 * P / GIB / room) :: You took 20 bytes per parameter. Here it is 16.
-        16 :: That is for H100s (section 12.3). These cards are half as large.
-        14 :: That is the guide's number, for cards of 80 GB and states alone.
-        states / room ; round(states / room, 2) ; round(states / room, 1) :: That is right as a quotient. Cards come
-            whole: round up.
+        W + S(narrow) + A(pictures, side, recomputed) + 1.68 + W :: You added the two moments up. When gradients are
+            all there, activations and copies are gone.
+        W + S(narrow) + A(pictures, side, recomputed) + 1.68 :: That is the end of the forward alone. With few pixels
+            the end of the backward is higher.
+        W + S(narrow) + W :: That is the end of the backward alone.
+        W + S(narrow) + max(A(pictures, side, recomputed), W) :: The 16-bit copies of the weights are missing: they
+            stay to the end of the forward.
+        W + max(A(pictures, side, recomputed) + 1.68, W + S(narrow)) :: The states are there in the forward too, from
+            the second step on.
+        W + S(narrow) + max(A(1, side, recomputed) + 1.68, W) :: You left the number of pictures out.
+        W + S(narrow) + max(A(pictures, side, recomputed) / 64 + 1.68, W) :: The bytes are for a pixel of the picture,
+            not of the latent.
+        W + S(narrow) + max(A(pictures, side, False) + 1.68, W) :: `recomputed` changes nothing in your answer.
+        W + S(False) + max(A(pictures, side, recomputed) + 1.68, W) :: `narrow` changes nothing in your answer.
+        W + S(not narrow) + max(A(pictures, side, recomputed) + 1.68, W) :: The other way round: `narrow` states have
+            2.03 bytes.
+        W + S(narrow) + max(A(pictures, side, not recomputed) + 1.68, W) :: The other way round: `recomputed` keeps
+            340 bytes a pixel.
+        1e9 * (W + S(narrow) + max(A(pictures, side, recomputed) + 1.68, W)) :: That is in bytes. GB are asked for.
+        S(narrow) + max(A(pictures, side, recomputed) + 1.68, W) :: The weights are missing: they are there at both
+            moments.
         """,
     ),
     NumberExercise(
         id="12.4",
-        letters={
-            "ceil": ceil,
-            "GIB": GIB,
-            "room": 78.19,
-            "weights": 2 * count_parameters(LLAMA_3_70B) / GIB,
-            "tokens": 64 * 8192,
-            "cache": f"tokens * {kv_cache_bytes_per_token(LLAMA_3_70B)} / GIB",
-            "cards": "ceil((weights + cache) / room)",
-        },
-        formula="cards",
-        unit="cards",
-        also=(4.0,),
-        because="{weights:.1f} GiB of weights and {cache:.1f} GiB of cache, over {room} GiB a card are "
-        "{(weights + cache) / room:.2f}.",
+        letters={"six": 6},
+        formula="2",
+        unit="pictures",
+        because="8-bit states take off 5.13 GB; recomputation 3.2 with one picture, 8.2 with two.",
         table="""
-        cards - 1 :: Did you round down, count keys or values alone, or leave the weights out? Three cards have
-            {3 * room:.1f} GiB, and weights and cache need {weights + cache:.1f}.
-        ceil(weights / room) :: That holds the weights, and at most one conversation. The cache of 64 is larger than
-            they are.
-        ceil((weights + 8 * cache) / room) :: You counted 64 key heads. The 64 query heads share 8.
-        ceil((weights + 2 * cache) / room) ; ceil(2 * (weights + cache) / room) :: You took 4 bytes per value, of the
-            weights, of the cache or of both. Each has 2.
-        ceil(8 * weights / room) ; ceil((8 * weights + cache) / room) :: You took the 16 bytes of training. To answer
-            takes 2 per parameter.
-        (weights + cache) / room ; round((weights + cache) / room, 2) ; round((weights + cache) / room, 1) :: That is
-            right as a quotient. Cards come whole: round up.
+        1 :: With one picture recomputation takes off 3.2 GB: after it the end of the backward is the highest moment.
+            8-bit states take off 5.13.
+        3 :: Already two are enough: recomputation takes off 8.2 GB.
+        six :: That is at 512 × 512. A picture of 1,024 × 1,024 has four times the pixels.
+        7 ; 8 :: That is about four times too many. Did you take 512 × 512?
+        1.39 ; 1.4 ; 1.38 :: Pictures come whole: the next one up.
+        """,
+    ),
+    FunctionExercise(
+        id="12.5",
+        right=video_tokens,
+        unit="tokens",
+        probes=((480, 832, 81), (1024, 1024, 1), (256, 512, 5), (720, 1280, 121)),
+        also=(
+            "height * width * ((frames + 3) // 4) // 256",
+            "(height // 16) * (width // 16) * (1 + frames // 4)",
+        ),
+        because="A token is 16 × 16 pixels of four frames, and the first frame stands alone.",
+        table="""
+        (height // 16) * (width // 16) * frames :: You took each frame by itself. The VAE takes four as one.
+        (height // 16) * (width // 16) * (frames // 4) :: The first frame is missing: it is a frame of the latent by
+            itself. One picture would have no token.
+        (height // 16) * (width // 16) * (frames / 4) :: The first frame stands alone; the others go by fours.
+        (height // 8) * (width // 8) * (1 + (frames - 1) // 4) :: Those are pixels of the latent. A token is 2 × 2 of
+            them.
+        (height // 2) * (width // 2) * (1 + (frames - 1) // 4) :: The patches are of the latent, not of the picture.
+        (height // 16) * (width // 16) * (1 + (frames - 1) // 8) :: A patch takes each frame of the latent by itself.
+        (height // 16) * (width // 16) :: The frames are missing.
+        height * width * (1 + (frames - 1) // 4) // 16 :: A token is 16 × 16 pixels, 256.
+        256 * height * width * (1 + (frames - 1) // 4) :: Divide by the 256 pixels of a token.
         """,
     ),
 )
