@@ -95,7 +95,9 @@ def test_the_cells_that_need_a_card_are_there():
     assert set(NEEDS_A_CARD) <= {parameter.id for parameter in IN_CHAPTERS}
 
 
-@pytest.mark.parametrize("number", ["01", "02", "03", "04", "05", "06", "07", "09", "10", "12", "13"])
+@pytest.mark.parametrize(
+    "number", ["01", "02", "03", "04", "05", "06", "07", "09", "10", "12", "13"]
+)
 def test_a_chapter_measures_in_its_body_and_shows_a_published_run_without_a_card(number):
     cells = cells_of(next(CHAPTERS.glob(f"{number}_*.ipynb")))
     [cell] = [
