@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from cells import CHAPTERS, after_setup, texts_of
+from wrong_answers.chapter_12 import ALSO_RIGHT
 
+from book import check
 from memkit.cards import CARDS
 from memkit.tracing.trace import trace_memory
 from stepscope import trace_script
@@ -262,3 +264,7 @@ def test_a_video_s_tokens_are_wan_s():
     assert (patch.default, frames, side) == ((1, 2, 2), 4, 8)
     by_them = ((81 - 1) // frames + 1) * (480 // side // 2) * (832 // side // 2)
     assert lesson()["tokens_of"](480, 832, 81) == by_them
+
+
+def test_two_ways_to_keep_a_mean_are_right():
+    assert [check("12.1", answer).status for answer in ALSO_RIGHT] == ["right"] * 2

@@ -80,12 +80,11 @@ WRONG = {
         (_narrow_in_place, "A mean is not float32 any more"),
     ),
 }
-ALSO_RIGHT = {
-    "12.1": (
-        _right,
-        lambda ema, model, decay: [
-            mean.mul_(decay).add_(weight.detach(), alpha=1 - decay)
-            for mean, weight in zip(ema, model, strict=True)
-        ],
-    )
-}
+ALSO_RIGHT = (
+    _right,
+    lambda ema, model, decay: [
+        mean.mul_(decay).add_(weight.detach(), alpha=1 - decay)
+        for mean, weight in zip(ema, model, strict=True)
+    ],
+)
+"""Other right answers to 12.1."""
