@@ -66,6 +66,23 @@ def test_the_unet_has_the_parameters_of_diffusers_own():
     assert num_parameters(vae) == lesson()["VAE"]
 
 
+def test_the_largest_tensor_of_a_decoded_picture():
+    diffusers = pytest.importorskip("diffusers")
+    sizes = []
+    with torch.device("meta"):
+        vae = diffusers.AutoencoderKL(
+            block_out_channels=(128, 256, 512, 512),
+            layers_per_block=2,
+            up_block_types=("UpDecoderBlock2D",) * 4,
+            down_block_types=("DownEncoderBlock2D",) * 4,
+        )
+        for module in vae.decoder.modules():
+            module.register_forward_hook(lambda *call: sizes.append(2 * call[-1].numel()))
+        vae.decoder(torch.empty(1, 4, 128, 128))
+    assert "up to half a GiB each at 1,024 pixels" in TEXTS["who-read"]
+    assert max(sizes) == 2**29
+
+
 def test_the_text_encoders_have_the_parameters_of_the_libraries():
     hf = pytest.importorskip("transformers")
     with torch.device("meta"):
@@ -191,6 +208,25 @@ def test_the_moments_with_two_pictures():
     assert f"falls by {(plain.total_bytes - again.total_bytes) / 1e9:.1f} GB only" in told
 
 
+def test_what_adamw_s_default_of_today_takes_in_its_first_step():
+    """At both sizes in the optimizer; fused nowhere more than the prose says."""
+
+    def peaks(side, how):
+        trace = trace_memory(
+            lesson()["build_of"](side=side // 8, recomputed=True, bits=32, **how), steps=2
+        )
+        return [trace.for_step(step).peak for step in (1, 2)]
+
+    default = {side: peaks(side, {"foreach": None})[0] for side in (512, 1024)}
+    told = TEXTS["rows-read"]
+    assert {peak.name for peak in default.values()} == {"optimizer peak"}
+    [shown] = {f"{peak.total_bytes / 1e9:.2f}" for peak in default.values()}
+    assert f"that is {shown} GB" in told
+    assert all(peak.activations < 1e6 for peak in default.values())  # gone by then
+    fused = [peak.total_bytes for side in default for peak in peaks(side, {"fused": True})]
+    assert f"{max(fused) / 1e9:.2f} GB at most" in told
+
+
 def test_autocast_pays_from_three_pictures_on():
     def forward(pictures, autocast):
         now = trace_memory(lesson()["build_of"](pictures, autocast=autocast)).for_step(2)
@@ -244,6 +280,9 @@ def test_convolutions_are_undercounted_as_readme_says_first():
     first = README.partition("## How good are the numbers?\n\n")[2].split("\n")[0]
     assert f"of {len(both)} of their runs that others measured {low} are predicted too low" in first
     assert f"at worst by {-min(both):.0%}".replace("%", " %") in first
+    ran = [run for run in load_public_runs() if run.set in errors and run.outcome == "ok"]
+    assert "in all 24 runs" in TEXTS["workspace-read"] and len(ran) == 24
+    assert all(run.prediction.allocated_bytes < run.measured_bytes for run in ran)
     nets, stacks = errors.values()
     told = TEXTS["workspace-read"]
     assert "All seven" in told and len(stacks) == 7
