@@ -64,6 +64,18 @@ def _narrow_in_place(ema, model, decay):
             mean.lerp_(weight, 1 - decay)
 
 
+def _new_memory(ema, model, decay):
+    with torch.no_grad():
+        for mean, weight in zip(ema, model, strict=True):
+            mean.data = decay * mean + (1 - decay) * weight.float()
+
+
+def _untrained(ema, model, decay):
+    for weight in model:
+        weight.requires_grad_(False)
+    _right(ema, model, decay)
+
+
 WRONG = {
     "12.1": (
         (3.5, "3.5 is a float; the answer is a function"),
@@ -78,6 +90,8 @@ WRONG = {
         (_copied, "a mean of a weight of 1 is 1.0000. It should be 0.1090"),
         (_longer, "has 4 now"),
         (_narrow_in_place, "A mean is not float32 any more"),
+        (_new_memory, "A mean has new memory"),
+        (_untrained, "A weight requires no gradient any more"),
     ),
 }
 ALSO_RIGHT = (

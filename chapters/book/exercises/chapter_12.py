@@ -39,6 +39,7 @@ def judge_mean(update) -> str | None:
     ]
     was = [weight.detach().clone() for weight in weights]
     means = [torch.zeros(4), torch.zeros(2, 3)]
+    places = [mean.data_ptr() for mean in means]
     ema, wanted = list(means), [torch.zeros(4), torch.zeros(2, 3)]
     for decay in DECAYS:
         update(ema, weights, decay)
@@ -50,6 +51,8 @@ def judge_mean(update) -> str | None:
         return f"The list of means had {len(means)} tensors and has {len(ema)} now. Change the tensors, not the list."
     if any(not torch.equal(a.detach(), b) for a, b in zip(weights, was, strict=True)):
         return "The weights have changed. Only the means may."
+    if not all(weight.requires_grad for weight in weights):
+        return "A weight requires no gradient any more, so it is not trained. Work under `torch.no_grad()`."
     if any(mean.requires_grad for mean in (*ema, *means)):
         return "A mean requires a gradient now, and its graph keeps every step before it. Work under `torch.no_grad()`."
     if any(now is not mean for now, mean in zip(ema, means, strict=True)):
@@ -58,6 +61,8 @@ def judge_mean(update) -> str | None:
         return (
             "A mean is not float32 any more. Turn the weight into the mean's dtype, not the mean."
         )
+    if any(mean.data_ptr() != place for mean, place in zip(means, places, strict=True)):
+        return "A mean has new memory: `.data = ...` gives it another tensor's. Change its values, with `lerp_`."
     if all(not mean.any() for mean in means):
         return "The means are still 0: what you computed is in other tensors. Change each mean in place."
     if all(torch.allclose(m, w, atol=1e-6) for m, w in zip(means, wanted, strict=True)):
@@ -106,6 +111,8 @@ EXERCISES = (
         2 * (top + 3 * 640 * 64**2 + 3 * 1280 * 32**2) :: A convolution that halves keeps the width: 320 at 64 × 64,
             640 at 32 × 32.
         2 * (top + (320 + 640) * 64**2 + (640 + 1280) * 32**2) :: Each level has two stages, and each makes a skip.
+        2 * (4 * 320 * 128**2 + 3 * 640 * 64**2 + 2 * 1280 * 32**2) :: What a convolution that halves makes has the
+            side of the level below: 64 × 64 and 32 × 32.
         2 * (3 * 320 * 64**2 + (320 + 2 * 640) * 32**2 + (640 + 2 * 1280) * 16**2) :: That is for a latent of
             64 × 64.
         2 * 320 * 128**2 * 8 :: Not all eight have the top level's size: a level below has half the side.
@@ -141,6 +148,14 @@ EXERCISES = (
             stay to the end of the forward.
         W + max(A(pictures, side, recomputed) + 1.68, W + S(narrow)) :: The states are there in the forward too, from
             the second step on.
+        W + S(narrow) + max(A(pictures, side, recomputed) + 1.68, W + A(pictures, side, recomputed)) :: At the end of
+            the backward the activations are gone.
+        W + S(narrow) + max(A(pictures, side, recomputed) + 1.68, W + 1.68) :: At the end of the backward the 16-bit
+            copies are gone.
+        W + S(narrow) + max(A(pictures, side, recomputed) + (0 if recomputed else 1.68), W) :: Autocast keeps the
+            16-bit copies to the end of the forward, recomputed or not.
+        W + 0.86 * (2 if narrow else 8) + max(A(pictures, side, recomputed) + 1.68, W) :: `narrow` states have 2.03
+            bytes: two codes and their scales.
         W + S(narrow) + max(A(1, side, recomputed) + 1.68, W) :: You left the number of pictures out.
         W + S(narrow) + max(A(pictures, side, recomputed) / 64 + 1.68, W) :: The bytes are for a pixel of the picture,
             not of the latent.
@@ -164,7 +179,7 @@ EXERCISES = (
         table="""
         1 :: With one picture recomputation takes off 3.2 GB: after it the end of the backward is the highest moment.
             8-bit states take off 5.13.
-        3 :: Already two are enough: recomputation takes off 8.2 GB.
+        3 ; 4 ; 5 :: Already two are enough: recomputation takes off 8.2 GB.
         six :: That is at 512 × 512. A picture of 1,024 × 1,024 has four times the pixels.
         7 ; 8 :: That is about four times too many. Did you take 512 × 512?
         1.39 ; 1.4 ; 1.38 :: Pictures come whole: the next one up.
@@ -187,6 +202,9 @@ EXERCISES = (
         (height // 16) * (width // 16) * (frames / 4) :: The first frame stands alone; the others go by fours.
         (height // 8) * (width // 8) * (1 + (frames - 1) // 4) :: Those are pixels of the latent. A token is 2 × 2 of
             them.
+        (height // 8) * (width // 8) * (1 + (frames - 1) // 4) / 2 :: A patch is 2 × 2 pixels of the latent: four.
+        (height // 16) * (width // 16) * (1 + (frames - 1) // 4) / 2 :: A patch takes each frame of the latent by
+            itself.
         (height // 2) * (width // 2) * (1 + (frames - 1) // 4) :: The patches are of the latent, not of the picture.
         (height // 16) * (width // 16) * (1 + (frames - 1) // 8) :: A patch takes each frame of the latent by itself.
         (height // 16) * (width // 16) :: The frames are missing.
