@@ -227,6 +227,19 @@ def test_what_adamw_s_default_of_today_takes_in_its_first_step():
     assert f"{max(fused) / 1e9:.2f} GB at most" in told
 
 
+def test_gradients_that_stay_as_zeros_are_there_in_the_forward():
+    source = TEXTS["picture-build"]
+    assert source.count("zero_grad()") == 1
+    names = dict(lesson())
+    exec(source.replace("zero_grad()", "zero_grad(set_to_none=False)"), names)
+    freed, kept = (
+        trace_memory(some["build_of"](recomputed=True)).for_step(2).at("forward")
+        for some in (lesson(), names)
+    )
+    more = (kept.total_bytes - freed.total_bytes) / 1e9
+    assert f"through the next forward, {more:.1f} GB more at its end" in TEXTS["back-read"]
+
+
 def test_autocast_pays_from_three_pictures_on():
     def forward(pictures, autocast):
         now = trace_memory(lesson()["build_of"](pictures, autocast=autocast)).for_step(2)
