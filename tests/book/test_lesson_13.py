@@ -79,6 +79,20 @@ def test_positions_separate_documents_only_where_there_is_no_mask():
     assert differs("Qwen3", attention_mask=torch.ones(1, 21, dtype=torch.long))
 
 
+def test_flash_attention_ignores_a_mask_of_ones_and_packs_one_row():
+    pytest.importorskip("transformers")
+    from transformers.masking_utils import flash_attention_mask
+    from transformers.modeling_flash_attention_utils import _is_packed_sequence
+
+    mask = torch.ones(1, 21, dtype=torch.bool)
+    assert flash_attention_mask(1, 21, 21, attention_mask=mask) is None
+    mask[0, -1] = False
+    assert flash_attention_mask(1, 21, 21, attention_mask=mask) is not None
+    positions = torch.cat([torch.arange(size) for size in (7, 5, 9)])[None]
+    assert _is_packed_sequence(positions, 1)
+    assert not _is_packed_sequence(positions.repeat(2, 1), 2)
+
+
 def test_sdpa_makes_a_mask_of_the_positions(monkeypatch):
     """One byte a pair, and one mask for all layers."""
     model, ids, positions, _ = tiny("Qwen3")
