@@ -46,7 +46,11 @@ SWEEP = {
     "tests/test_front_door.py::test_the_comparison": "whether a check can fail",
     "tests/course/test_marks.py": "a class graded by nbgrader",
     "tests/course/test_labs.py": "a class graded by nbgrader",
+    "tests/course/test_roster.py": "a class graded by nbgrader",
+    "tests/stepscope/tool/test_until.py": "scripts followed to a save, an end, a second run",
     "tests/hub/test_hub.py": "a hub with students",
+    "tests/hub/test_killed.py": "a hub with students",
+    "tests/hub/test_full_disk.py": "a hub with students",
     "tests/browser/": "panels and films in browsers",
 }
 """How a test's address begins, and what such tests guard: most lines take five seconds of one core or more."""
@@ -70,7 +74,7 @@ FILES = {
     r"chapters/(claims|questions)\.toml": "tests/book/test_claims.py tests/book/test_questions.py",
     r"dev/(notebooks|minutes|own_copy)\.py": "tests/book/test_own_copy.py tests/test_readme.py "
     "tests/book/test_notebooks_policy.py",
-    r"README\.md|Makefile|\.github/.*|CHANGELOG\.md": "tests/test_readme.py tests/test_environment.py",
+    r"(stepscope/)?README\.md|dev/[A-Z]+\.md|Makefile|\.github/.*|CHANGELOG\.md": "tests/test_readme.py tests/test_environment.py",
     r"pyproject\.toml|environment\.yml|dev/(constraints.txt|install.py)|\.binder/.*": "tests/test_environment.py",
     r"course/hub/.*": "tests/hub/test_limits.py tests/hub/test_values.py",
     r"course/.*": "tests/course/test_guide.py",

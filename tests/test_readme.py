@@ -1,4 +1,4 @@
-"""What README and CONTRIBUTING show is so: the code prints what stands under it, the table lists the chapters."""
+"""What README, CONTRIBUTING and their pages show is so: the code prints what stands under it, the table is whole."""
 
 import contextlib
 import io
@@ -13,7 +13,10 @@ from dev.minutes import row_minutes
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
-CODE, OUTPUT = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, re.DOTALL).groups()
+STEPSCOPE = (ROOT / "stepscope" / "README.md").read_text(encoding="utf-8")
+CODE, OUTPUT = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", STEPSCOPE, re.DOTALL).groups()
+PAGES = ("README.md", "stepscope/README.md", "dev/MACHINES.md", "dev/NUMBERS.md")
+PAGES += (".github/CONTRIBUTING.md", "course/MONDAY.md", "course/GUIDE.md", "course/hub/README.md")
 
 
 def test_the_code_prints_what_stands_under_it():
@@ -51,32 +54,52 @@ def test_every_place_where_something_is_decided_is_there():
 
 
 def test_every_relative_link_leads_somewhere():
-    targets = [ROOT / link for link in re.findall(r"\]\(([^)\s#]+)", README) if "://" not in link]
-    targets += [
-        ROOT / ".github" / link
-        for link in re.findall(r"\]\(([^)\s#]+)", CONTRIBUTING)
+    targets = [
+        (ROOT / page).parent / link
+        for page in PAGES
+        for link in re.findall(r"\]\(([^)\s#]+)", (ROOT / page).read_text(encoding="utf-8"))
         if "://" not in link
     ]
-    assert targets
+    assert len(targets) > 50
     assert not [target for target in targets if not target.exists()]
 
 
 def test_every_heading_that_it_links_to_is_there():
-    lines = re.findall("^##(.+)", README, re.MULTILINE)
-    # as GitHub does
-    headings = [re.sub(r"[^\w -]", "", line).strip().lower().replace(" ", "-") for line in lines]
-    anchors = re.findall(r"\]\(#([^)]+)\)", README)
-    assert anchors and set(anchors) <= set(headings)
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        lines = re.findall("^##*(.+)", text, re.MULTILINE)
+        # as GitHub does
+        headings = [
+            re.sub(r"[^\w -]", "", line).strip().lower().replace(" ", "-") for line in lines
+        ]
+        assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= set(headings), page
 
 
 def test_every_verb_it_names_is_in_the_makefile():
     verbs = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = set(re.findall(r"\bmake ([a-z-]+)", README + CONTRIBUTING))
+    texts = ((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", "\n".join(texts), re.MULTILINE))
     assert {"lab", "test"} <= named <= verbs
+
+
+def test_the_readme_is_short_and_its_first_numbers_are_the_pages_own():
+    """Without tables and the film's description; the three figures are those of dev/NUMBERS.md, which tests hold."""
+    prose = re.sub(r"^\|.*$|!\[.*?\]\(.*?\)", "", README, flags=re.MULTILINE)
+    assert len(prose.split()) <= 800
+    numbers = (ROOT / "dev" / "NUMBERS.md").read_text(encoding="utf-8")
+    first = numbers.partition("\n\n")[2].partition("\n")[0]
+    assert first.replace("](../", "](") in README
+    published, within, more, within_more = re.search(
+        r"Of (\d+) training runs .*?, (\d+) are .*?; of (\d+) more .*?, (\d+)\.", README
+    ).groups()
+    assert f"peaks of {published} training runs" in numbers and f"predicts {within} of" in numbers
+    series = (ROOT / "chapters" / "06_fp8_training.ipynb").read_text(encoding="utf-8")
+    assert "87.2 GiB to 13.6 GiB" in series and "from 87.2 to 13.6 GiB" in README
+    assert f"Another {more} runs" in numbers and f"{within_more} of them within 1 %" in numbers
 
 
 def test_every_command_it_names_is_one_of_stepscope_s():
     command = [sys.executable, "-m", "stepscope", "--help"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     commands = set(re.search(r"\{([\w,]+)\}", done.stdout)[1].split(","))
-    assert set(re.findall(r"^stepscope (\w+) ", README, re.MULTILINE)) == commands
+    assert set(re.findall(r"^stepscope (\w+) ", STEPSCOPE, re.MULTILINE)) == commands

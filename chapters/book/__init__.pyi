@@ -18,7 +18,6 @@ from .checkup import (
 from .claims import (
     count_verdicts as count_verdicts,
     load_claims as load_claims,
-    printed_and_so as printed_and_so,
     verdicts_by_subject as verdicts_by_subject,
 )
 from .exercises import (

@@ -13,21 +13,12 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 
-from memkit.units import Text, as_one_of, on_page
+from memkit.units import as_one_of
 
 Figure = int | float | bool | str
 
 VERDICTS = ("true", "conditional", "wrong", "outdated", "opinion")
 """``conditional`` is true under a condition that the answer names; ``outdated`` was true once."""
-
-IN_WORDS = {
-    "true": "That is true",
-    "conditional": "That depends",
-    "wrong": "That is wrong",
-    "outdated": "That is outdated",
-    "opinion": "That is an opinion",
-}
-"""A verdict as the answer to a reader who has met the sentence elsewhere."""
 
 GROUPS = {
     "A": ("weights, gradients, optimizer states", 1, 57),
@@ -49,21 +40,6 @@ GROUPS = {
     "Q": ("experts, long sequences, answers", 425, 431),
 }
 """Group letter → (subject, first number, last number); every number in between belongs to the group."""
-
-CHAPTERS = {
-    "01_memory_breakdown": ("A", "B", "N"),
-    "02_number_formats": ("D",),
-    "03_mixed_precision": ("E",),
-    "04_activation_recomputation": ("F",),
-    "05_gradient_accumulation": ("G",),
-    "06_fp8_training": ("H",),
-    "07_my_job_died": ("I",),
-    "09_one_card": ("K", "C348-C352", "M", "O", "P"),
-    "11_many_cards": ("J",),
-    "10_adapters": ("C353-C366", "C426-C428"),
-    "13_long_sequences": ("C343-C347", "C425-C425", "C429-C431"),
-}
-"""The groups (or ranges of ids) that a chapter settles."""
 
 LEDGER = Path(__file__).resolve().parents[1] / "claims.toml"
 
@@ -163,26 +139,10 @@ def group_of(claim_id: str) -> str:
     ('A', 'L')
     """
     for letter, (_, first, last) in GROUPS.items():
-        if claim_id in _ids(first, last):
+        if claim_id in {f"C{number:03d}" for number in range(first, last + 1)}:
             return letter
     last = max(last for *_, last in GROUPS.values())
     raise ValueError(f"claim {claim_id!r} is outside C001 to C{last:03d}")
-
-
-def ids_of(chapter: str) -> tuple[str, ...]:
-    """Ids that ``chapter`` has to settle, in order.
-
-    >>> len(ids_of("01_memory_breakdown"))
-    88
-    """
-    ids = []
-    for part in CHAPTERS[as_one_of("chapter", chapter, CHAPTERS)]:
-        if part in GROUPS:
-            ids += _ids(*GROUPS[part][1:])
-        else:
-            first, last = (int(end.removeprefix("C")) for end in part.split("-"))
-            ids += _ids(first, last)
-    return tuple(ids)
 
 
 def load_claims() -> dict[str, Claim]:
@@ -237,26 +197,6 @@ def count_verdicts(claims: Iterable[Claim]) -> dict[str, int]:
     return {verdict: counts[verdict] for verdict in VERDICTS}
 
 
-def printed_and_so(chapter: str, *claim_ids: str) -> Text:
-    """How many of a chapter's claims have each verdict, and some of them: as one reads them, and what is so.
-
-    >>> print(printed_and_so("13_long_sequences", "C429"))
-    1 true, 6 conditional, 2 wrong
-    <BLANKLINE>
-    You may read: If the loss is computed in pieces, the logits are never all in memory.
-    That depends: Only if each piece is recomputed in the backward. For 16,384 tokens and a
-    vocabulary of 248,320, pieces of 256 tokens peak at 19.67 GiB, workspaces included, if autograd
-    keeps what they compute, and at 5.0 if not; one piece peaks at 47.55.
-    """
-    ledger = load_claims()
-    counts = count_verdicts(ledger[claim_id] for claim_id in ids_of(chapter))
-    lines = [", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)]
-    for shown in (ledger[claim_id] for claim_id in claim_ids):
-        said = f"You may read: {shown.claim}", f"{IN_WORDS[shown.verdict]}: {shown.answer}"
-        lines.append("\n".join(said))
-    return on_page(*lines)
-
-
 def verdicts_by_subject() -> dict[str, dict[str, int]]:
     """Subject → verdict → how many of its claims have it, the verdicts that occur, wrong ones first.
 
@@ -271,7 +211,3 @@ def verdicts_by_subject() -> dict[str, dict[str, int]]:
             counts = count_verdicts(mine)
             found[subject] = {verdict: counts[verdict] for verdict in order if counts[verdict]}
     return found
-
-
-def _ids(first: int, last: int) -> list[str]:
-    return [f"C{number:03d}" for number in range(first, last + 1)]

@@ -52,6 +52,12 @@ def section(readme: str, title: str) -> str:
     return found[1]
 
 
+def page_of_dev(name: str) -> str:
+    """A page of the folder ``dev`` without its title; its links as README's, which begin at the root."""
+    text = (ROOT / "dev" / name).read_text(encoding="utf-8").partition("\n")[2]
+    return text.replace("](../", "](")
+
+
 def first_page(files: Files, panels: Panels, chapters: list[Page], site: str) -> Page:
     """What the book is, a panel to try, the chapters with their questions, and how to run it."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -59,11 +65,7 @@ def first_page(files: Files, panels: Panels, chapters: list[Page], site: str) ->
     opening = re.sub(
         r"^!\[.*\n|^```sh\n(?:.*\n)*?```\n", "", opening.partition("\n## ")[0], flags=re.MULTILINE
     )
-    ways = (
-        section(readme, "The chapters")
-        .partition("**Three ways to read it.**")[2]
-        .partition("\nOn a shared")[0]
-    )
+    ways = "**You teach?**" + section(readme, "The chapters").partition("**You teach?**")[2]
     entries = "".join(
         f'<h3 id="{page.stem}"><a href="{page.stem}.html">{escape(page.title)}</a></h3>'
         f'<p class="quiet">{escape(page.facts)}</p>{page.picture if OF_THE_PICTURE.search(page.question) else ""}'
@@ -79,8 +81,8 @@ def first_page(files: Files, panels: Panels, chapters: list[Page], site: str) ->
         "The ledger and the questions": '<p><a href="claims.html">Every claim of the ledger</a> has an address that '
         'can be cited, and <a href="questions.html">the questions</a> say why each choice is right or wrong.</p>',
         "How to run it": files.markdown(section(readme, "Start")),
-        "How good are the numbers?": files.markdown(section(readme, "How good are the numbers?")),
-        "On which machines it runs": files.markdown(section(readme, "On which machines it runs")),
+        "How good are the numbers?": files.markdown(page_of_dev("NUMBERS.md")),
+        "On which machines it runs": files.markdown(page_of_dev("MACHINES.md")),
     }
     page = Page(stem="index", title=title.removeprefix("# ").strip())
     # as GitHub does

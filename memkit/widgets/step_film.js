@@ -235,7 +235,11 @@ export function film(place, data, { hasLink = false } = {}) {
     heading = name;
     const row = make("div", "line", code);
     make("span", "", row, number || "");
-    make("span", "", row, text.slice(indents.get(name))).title = text.trim();
+    const shown = make("span", "", row);
+    shown.title = text.trim();
+    for (const piece of text.slice(indents.get(name)).split(/(?<=[.,(=_])/)) {  // where a long line may break
+      shown.append(piece, document.createElement("wbr"));
+    }
     const bar = make("div", "bar", row);
     const segments = story.parts.map(([, colour]) => {
       const segment = make("i", "", bar);

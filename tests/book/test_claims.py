@@ -2,7 +2,6 @@
 
 import importlib.util
 import inspect
-import json
 import math
 import tomllib
 from collections.abc import Callable, Mapping
@@ -21,14 +20,12 @@ from free_numbers import free_numbers
 
 from book import claims, korthikanti, linear_memory, loss_scales
 from book.claims import (
-    CHAPTERS,
     GROUPS,
     LEDGER,
     VERDICTS,
     Figures,
     claim,
     count_verdicts,
-    ids_of,
     load_claims,
     read_claim,
     rounds_to,
@@ -203,15 +200,6 @@ def unnoticed(claim_id: str, table: Mapping) -> list[str]:
     return found
 
 
-def is_finished(chapter: str) -> bool:
-    """A chapter settles its claims from the moment it is there and no longer marked as a draft."""
-    path = ROOT / "chapters" / f"{chapter}.ipynb"
-    if not path.exists():
-        return False
-    metadata = json.loads(path.read_text(encoding="utf-8"))["metadata"]
-    return not metadata.get("memkit", {}).get("draft", False)
-
-
 @pytest.mark.parametrize("claim_id", TABLES)
 def test_an_entry_is_complete(claim_id):
     if problems := problems_of(claim_id, TABLES[claim_id]):
@@ -229,13 +217,6 @@ def test_no_figure_and_no_verdict_changes_unnoticed(claim_id):
 )
 def test_a_cell_or_a_line_of_arithmetic_proves_its_entry(claim_id):
     prove(claim_id, TABLES[claim_id], claim(claim_id).figures)
-
-
-@pytest.mark.parametrize("chapter", CHAPTERS)
-def test_a_finished_chapter_settles_all_its_claims(chapter):
-    if not is_finished(chapter):
-        pytest.skip(f"{chapter} is not finished")
-    assert not [claim_id for claim_id in ids_of(chapter) if claim_id not in TABLES]
 
 
 def test_the_ledger_is_in_order():

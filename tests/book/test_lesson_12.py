@@ -17,7 +17,7 @@ from stepscope import trace_script
 
 TEXTS = texts_of("12")
 LESSON = CHAPTERS / "12_pictures.ipynb"
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+README = (Path(__file__).parents[2] / "dev" / "NUMBERS.md").read_text(encoding="utf-8")
 SD_15 = {
     "sample_size": 64,
     "in_channels": 4,
@@ -290,7 +290,7 @@ def test_convolutions_are_undercounted_as_readme_says_first():
     }
     both = [error for some in errors.values() for error in some]
     low = sum(error < -0.01 for error in both)
-    first = README.partition("## How good are the numbers?\n\n")[2].split("\n")[0]
+    first = README.partition("# How good are the numbers?\n\n")[2].split("\n")[0]
     assert f"of {len(both)} of their runs that others measured {low} are predicted too low" in first
     assert f"at worst by {-min(both):.0%}".replace("%", " %") in first
     ran = [run for run in load_public_runs() if run.set in errors and run.outcome == "ok"]

@@ -34,7 +34,7 @@ def test_what_packing_saves():
         TEXTS["packed-read"],
         names["rows"],
     )
-    assert f"peaks at {padded} " in TEXTS["packed-text"]
+    assert f"peaks at {padded}," in TEXTS["packed-text"]
     assert f"holds {rest} " in TEXTS["packed-text"]
     assert f"It is {float(packed[:-4]):.0f} GiB" in told and a_position in told
     assert f"the {1 - names['packed'] / names['padded']:.0%}".replace("%", " %") in told
@@ -79,6 +79,20 @@ def test_positions_separate_documents_only_where_there_is_no_mask():
     assert differs("Qwen3", attention_mask=torch.ones(1, 21, dtype=torch.long))
 
 
+def test_flash_attention_ignores_a_mask_of_ones_and_packs_one_row():
+    pytest.importorskip("transformers")
+    from transformers.masking_utils import flash_attention_mask
+    from transformers.modeling_flash_attention_utils import _is_packed_sequence
+
+    mask = torch.ones(1, 21, dtype=torch.bool)
+    assert flash_attention_mask(1, 21, 21, attention_mask=mask) is None
+    mask[0, -1] = False
+    assert flash_attention_mask(1, 21, 21, attention_mask=mask) is not None
+    positions = torch.cat([torch.arange(size) for size in (7, 5, 9)])[None]
+    assert _is_packed_sequence(positions, 1)
+    assert not _is_packed_sequence(positions.repeat(2, 1), 2)
+
+
 def test_sdpa_makes_a_mask_of_the_positions(monkeypatch):
     """One byte a pair, and one mask for all layers."""
     model, ids, positions, _ = tiny("Qwen3")
@@ -91,6 +105,19 @@ def test_sdpa_makes_a_mask_of_the_positions(monkeypatch):
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
     model(ids[None], position_ids=positions[None], use_cache=False)
     assert {mask.nbytes for mask in masks} == {21 * 21} and len({id(mask) for mask in masks}) == 1
+
+
+def test_sdpa_makes_numbers_of_a_mask_and_each_layer_keeps_its_own():
+    """A mask of bytes becomes a bias of the queries' type, which autograd keeps: two bytes a pair in bfloat16."""
+    tokens, kept = 64, []
+    q, k, v = torch.randn(3, 1, 2, tokens, 16, dtype=torch.bfloat16).requires_grad_()
+    mask = torch.ones(tokens, tokens).tril().bool()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        for _ in range(2):
+            q = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    biases = {t.data_ptr(): t.nbytes for t in kept if t.shape[-2:] == mask.shape}
+    assert list(biases.values()) == 2 * [2 * mask.nbytes]
+    assert f"in 16 bits {2 * 131_072**2 // GIB} GiB more" in TEXTS["packed-masks-read"]
 
 
 def test_linear_attention_needs_more_than_positions():
@@ -111,6 +138,45 @@ def test_what_trl_says_of_packing_and_of_the_engine():
     assert "sleep(level=2)" in source and "enforce_eager" not in source
     assert "Packing is not compatible with context parallelism" in inspect.getsource(sft_trainer)
     assert trl.SFTConfig.__dataclass_fields__["packing_strategy"].default == "bfd"
+    assert trl.SFTConfig.__dataclass_fields__["max_length"].default == 1024
+
+
+def test_what_trl_s_grpo_has_no_switch_for():
+    trl = pytest.importorskip("trl")
+    from trl.trainer import grpo_config
+
+    offload = [hasattr(kind, "activation_offloading") for kind in (trl.SFTConfig, trl.DPOConfig)]
+    assert offload == [True, True] and not hasattr(trl.GRPOConfig, "activation_offloading")
+    source = inspect.getsource(grpo_config)
+    assert "GRPOTrainer does not support sequence-dim parallelism" in source
+
+
+def test_an_engine_must_hold_one_answer_of_its_greatest_length():
+    """TRL leaves that length to the model unless told otherwise, and 0.3 of an H100 has no room for it."""
+    trl = pytest.importorskip("trl")
+    assert trl.GRPOConfig.__dataclass_fields__["vllm_max_model_length"].default is None
+    names = after("long-by-hand", "kv-table", "rl-training", "rl-by-hand")
+    longest = names["cache_bytes"](names["llama"], names["llama"].max_seq_len)
+    told = TEXTS["rl-by-hand-read"]
+    assert f"{names['llama'].max_seq_len:,} tokens or {longest / GIB:.0f} GiB" in told
+    room = 0.3 * names["card"].memory_bytes - names["weights"] - names["beside"]
+    assert names["answer"] < room < longest
+
+
+def test_packed_rows_are_of_one_length_only_if_padded():
+    datasets = pytest.importorskip("datasets")
+    trl = pytest.importorskip("trl")
+    from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
+    data = datasets.Dataset.from_dict({"input_ids": [list(range(n)) for n in (9, 7, 6, 5, 3)]})
+    rows = list(trl.pack_dataset(data, 10))
+    widths = []
+    for multiple in (None, 10):
+        collate = DataCollatorForLanguageModeling(
+            pad_token_id=0, padding_free=True, pad_to_multiple_of=multiple
+        )
+        widths.append({collate([row])["input_ids"].shape[1] for row in rows})
+    assert len(widths[0]) > 1 and widths[1] == {10}
 
 
 def test_rows_of_the_exercise_are_trl_s():

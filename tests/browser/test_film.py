@@ -245,3 +245,32 @@ def test_in_jupyterlab_it_moves_without_the_kernel(page, lab):
         page.keyboard.press("ArrowRight")
     assert moment(page) == 5 and page.locator(".memkit-film .line.on").count() == 1
     assert sent == [] and page.broken == []
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_long_line_breaks_where_code_may(browser, traced, tmp_path, width):
+    """Character by character: one that stands lower than the one before it follows a space or a sign."""
+    path = tmp_path / "film.html"
+    StepFilm(traced, title="A film").save(path)
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    page.goto(path.as_uri())
+    page.locator(".memkit-film .line").first.wait_for()
+    before = page.evaluate(
+        """() => {
+            const found = [];
+            for (const code of document.querySelectorAll(".memkit-film .line > :nth-child(2)")) {
+                let last = null;
+                const walk = document.createTreeWalker(code, NodeFilter.SHOW_TEXT);
+                while (walk.nextNode()) for (let i = 0; i < walk.currentNode.length; i++) {
+                    const range = document.createRange();
+                    range.setStart(walk.currentNode, i); range.setEnd(walk.currentNode, i + 1);
+                    const box = range.getBoundingClientRect();
+                    if (last && box.top > last[1] + 5) found.push(last[0]);
+                    if (box.width) last = [range.toString(), box.top];
+                }
+            }
+            return found;
+        }"""
+    )
+    page.close()
+    assert set(before) <= set(" .,(=_") and (width > 390 or len(before) > 5)

@@ -149,7 +149,7 @@ def test_bytes_stay_within_their_budgets(site, soups):
         )
         first += sum(zipped(site / image["src"]) for image in soup.select("img")[:2])
         assert first <= 500_000, name
-    assert zipped(site / "search.json") <= 190_000
+    assert zipped(site / "search.json") <= 195_000
     live = site / "live"
     click = [
         *live.glob("pyodide*"),

@@ -62,6 +62,18 @@ def worst_fit(lengths, room):
     return filled_rows(lengths, room, chosen=max)
 
 
+def never_full(lengths, room):
+    """Rows if a document needs more room than it has tokens."""
+    left = []
+    for length in longest_first(min(length, room) for length in lengths):
+        fitting = [row for row, free in enumerate(left) if free > length]
+        if fitting:
+            left[min(fitting, key=left.__getitem__)] -= length
+        else:
+            left.append(room - length)
+    return len(left)
+
+
 def split(lengths, room):
     """Rows if what is longer than a row goes on in another: ``"bfd_split"``."""
     pieces = [room for length in lengths for _ in range(length // room)]
@@ -164,6 +176,7 @@ EXERCISES = (
             "next_fit": next_fit,
             "as_they_come": as_they_come,
             "worst_fit": worst_fit,
+            "never_full": never_full,
             "split": split,
             "dropped": dropped,
             "ceil": ceil,
@@ -180,12 +193,15 @@ EXERCISES = (
             ([4, 6, 5, 7, 2], 12),
             ([6, 6, 6], 10),
             ([16, 6, 6], 10),
+            ([5, 5, 2], 7),
+            ([2, 7, 6, 2, 4, 3], 12),
         ),
         because="From the longest on, each where it leaves least: few rows, and hardly a hole.",
         table="""
         first_fit(lengths, room) :: You take the first row with enough left. Take the one in which least remains.
         next_fit(lengths, room) :: Either you look at the last row alone, and an earlier one may still have room; or
             you begin with the shortest, and the long ones find none. Begin with the longest.
+        never_full(lengths, room) :: A document fits where *exactly* its tokens are left, too: compare with >=.
         as_they_come(lengths, room) :: You take the documents as they come. Begin with the longest.
         worst_fit(lengths, room) :: You take the row with *most* left. Take the one in which least remains.
         split(lengths, room) :: What is longer than a row goes on in another in yours: that is "bfd_split". Here it is
@@ -273,6 +289,7 @@ EXERCISES = (
             weights, of the cache or of both. Each has 2.
         ceil(8 * weights / room) ; ceil((8 * weights + cache) / room) :: You took the 16 bytes of training. To answer
             takes 2 per parameter.
+        ceil((weights + cache) / (0.9 * 79.19)) :: You took a share of 0.9 of each card. Here all but 1 GiB is yours.
         (weights + cache) / room ; round((weights + cache) / room, 2) ; round((weights + cache) / room, 1) :: That is
             right as a quotient. Cards come whole: round up.
         """,
@@ -299,8 +316,10 @@ EXERCISES = (
         int(share - rest) :: The weights are in the share, too.
         int(share) :: That is the whole share in GiB. Weights and what else the engine needs are in it, too.
         int(79.19 - weights - rest) :: The engine has 0.4 of the card, not all of it.
-        int(0.4 * (79.19 - weights - rest)) ; int(0.4 * (79.19 - weights)) :: The share is of the whole card. Take
-            weights and the rest off afterwards.
+        int(share - weights * 2**30 / 1e9 - rest) :: You took the weights in GB. The share is in
+            GiB, and so are they: {weights:.2f}.
+        int(0.4 * (79.19 - weights - rest)) ; int(0.4 * (79.19 - weights)) ; int(0.4 * (79.19 - rest) - weights) :: The
+            share is of the whole card. Take weights and the rest off afterwards.
         int(share - weights / 2 - rest) :: You took a byte per parameter. In 16 bits it is 2.
         int(2 * cache) :: You counted keys or values. The 131,072 bytes hold both.
         int(32 * cache) :: The 131,072 bytes are for all 32 layers already.
@@ -316,6 +335,7 @@ EXERCISES = (
             "share": 0.4 * 79.19,
             "weights": 2 * count_parameters(LLAMA_3_8B) / GIB,
             "rest": 3.05,
+            "int": int,
             "written": 4,
             "gib": "share - rest",
         },
@@ -325,6 +345,7 @@ EXERCISES = (
         also=(28.6, 28.63),
         because="Weights and the whole cache, {gib:.2f} GiB, however many answers stood in it.",
         table="""
+        int(gib) :: That is cut off, not rounded: give a digit after the point.
         weights + written :: The cache is reserved as a whole: pages without an answer are freed, too.
         written :: Those are the pages with answers. Weights and the empty pages go, too.
         weights :: Those are the weights alone. The cache goes, too.

@@ -345,7 +345,9 @@ FIT = ["fit", "Llama-2-7B", "--card", "RTX 4090", "--tokens", "16384", "--seq-le
 def test_a_fit_over_cards(capsys):
     """One card trains adapters; eight train all, at the bytes that the sharded step has on a rank."""
     one, eight = (json.loads(_json_of([*FIT, *cards], capsys)) for cards in ([], ["--cards", "8"]))
-    assert one["chosen"]["gives_up"] and not eight["chosen"]["gives_up"]
+    assert one["chosen"]["gives_up"] == ["only adapters are trained"]
+    # a 4090 has no NVLink: over PCIe sums of 2 B a parameter in place of 4 save time
+    assert eight["chosen"]["gives_up"] == ["gradients summed in 16 bits"]
     assert (one["num_cards"], one["chosen"]["layout"]) == (1, None)
     assert (eight["num_cards"], eight["chosen"]["layout"]) == (8, "ZeRO-3 on 8")
     assert "save attention and products" in eight["chosen"]["name"]
@@ -353,7 +355,7 @@ def test_a_fit_over_cards(capsys):
         model=models.LLAMA_2_7B, seq_len=2048, optimizer=OptimizerConfig(implementation="fused")
     )
     setup = setup.under(SAVE_PRODUCTS)
-    layout = Layout(stage=3, dp_size=8, param_dtype="bfloat16", reduce_dtype="float32")
+    layout = Layout(stage=3, dp_size=8, param_dtype="bfloat16", reduce_dtype="bfloat16")
     with one_rank_of(8):
         rank = trace_script(sharded_build(setup, layout)).for_step(2).peak_bytes
     # the text draws its batches before the step, the program in it
