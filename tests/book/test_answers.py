@@ -219,7 +219,7 @@ RIGHT = [
     ("7.6", ("Classifier.statistics", 4_194_304)),
     ("7.6", ("statistics()", 4 * MIB)),
     ("9.8", lambda p, c, k: c - k - int((c - k) / 100) - p),
-    ("12.1", 25_700),
+    ("12.5", lambda height, width, frames: -(-frames // 4) * (height // 16) * (width // 16)),
 ]
 TOLD = [
     ("0.1", 667.6, "the number of MiB"),
