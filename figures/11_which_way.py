@@ -6,13 +6,13 @@ from memkit.pictures.colours import OKABE_ITO
 from memkit.pictures.svg import GREY, Chart
 
 QUESTION, TAKEN, CURE = (OKABE_ITO[5], ""), (OKABE_ITO[2], ""), (OKABE_ITO[4], "")
-LEFT, RIGHT, WIDE, TALL, STEP = 150, 460, 250, 62, 100
+LEFT, RIGHT, WIDE, TALL, STEP = 175, 575, 320, 52, 72
 ROWS = (
     ("Does DDP fit?", "yes", "DDP", TAKEN),
     (
         "Would ZeRO-3 on\n512 ranks fit?",
         "no",
-        "it is the activations: recompute,\none sequence at a time; then\nask from the top again",
+        "it is the activations: recompute, one\nsequence at a time; ask from the top again",
         CURE,
     ),
     (
@@ -24,13 +24,13 @@ ROWS = (
     (
         "Does ZeRO-3 fit\non your ranks?",
         "no",
-        "recompute, and ask 3 again;\nmore cards; the host;\ntensor parallel in a node",
+        "recompute, and ask 3 again; more cards;\nthe host; tensor parallel in a node",
         CURE,
     ),
     (
         "Enough tokens a rank\nto hide the sending?",
         "no",
-        "between nodes: HSDP, and\ngradients summed at the end;\nin a node: more tokens",
+        "between nodes: HSDP, gradients summed\nat the end; in a node: more tokens",
         TAKEN,
     ),
     ("fully_shard\nwith its defaults", "", "", TAKEN),
@@ -53,9 +53,9 @@ def arrow(chart: Chart, a: float, b: float, x: float, y: float) -> None:
     chart.area([head], ("currentColor", ""), shade=GREY)
 
 
-chart = Chart(600, 30 + STEP * len(ROWS), "Which way to spread a run over several cards")
+chart = Chart(750, 46 + STEP * len(ROWS), "Which way to spread a run over several cards")
 for number, (question, answer, told, look) in enumerate(ROWS):
-    y = 80 + STEP * number
+    y = 72 + STEP * number
     is_last = not answer
     box(
         chart,

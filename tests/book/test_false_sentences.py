@@ -236,35 +236,6 @@ def test_a_bridge_joins_two_cards_and_the_text_says_so():
     assert all(name.removesuffix(" 40 GB").removesuffix(" 80 GB") in told for name in BRIDGED)
 
 
-def test_the_public_run_has_four_sequences_on_each_card():
-    """a100_80gb_liger.csv @876e2ed, row 34: 4 a device; 1.158 samples/s for 690.84 s are 800 in 100 steps, 8 a step."""
-    assert round(1.158 * 690.84 / 100 / 2) == 4
-    run = TrainingSetup(
-        model=models.LLAMA_3_8B,
-        precision=recipes.PURE_BF16,
-        seq_len=4096,
-        micro_batch_size=4,
-        recomputation="full",
-    )
-    wide = Layout(stage=3, dp_size=2, param_dtype="bfloat16", reduce_dtype="bfloat16")
-    assert estimate_sharded(replace(run, precision=recipes.FP32), wide).peak_bytes == 80_302_612_992
-    cell = texts_of("11")["public-run"]
-    assert cell.count("micro_batch_size=4") == cell.count("micro_batch_size") == 1
-    kept = estimate_sharded(run, Layout(stage=3, dp_size=2, reduce_dtype="bfloat16"))
-    step = kept.for_step(2)
-    assert (
-        step.peak_bytes
-        == step.at("backward peak").total_bytes
-        > step.at("optimizer peak").total_bytes
-    )
-    told = (
-        f"backward, {kept.peak_bytes / 1e9:.2f} GB, {kept.peak_bytes / 80_320_219_648:.0%}".replace(
-            "%", " %"
-        )
-    )
-    assert told in texts_of("11")["rule"]
-
-
 def test_megatron_s_distributed_optimizer_shards_states_only():
     """NVIDIA's table: "Distributed Optimizer": parameters replicated, states sharded; in our stages that is stage 1."""
     told = texts_of("C")["names"]

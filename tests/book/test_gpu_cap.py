@@ -52,8 +52,10 @@ def in_a_kernel(chapter: Path, gib: str) -> subprocess.CompletedProcess:
 def test_each_setup_cell_imports_the_book_which_caps_the_process(chapter):
     """Nothing of a chapter runs before its setup cell, and importing ``book`` is what caps; see the next test."""
     source = setup_cell(chapter)
-    modules = [
-        node.module for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)
+    nodes = list(ast.walk(ast.parse(source)))
+    modules = [node.module for node in nodes if isinstance(node, ast.ImportFrom)]
+    modules += [
+        alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names
     ]
     assert "book" in {module.partition(".")[0] for module in modules}
     assert "cuda" not in source

@@ -91,6 +91,7 @@ EXERCISES = (
         14 * P :: You divided nothing of the 14 bytes, or took what you may read for stage 1.
         2 * P :: That is the whole weights alone, or stage 3 on 8 ranks. Add the divided part.
         2 * P + 14 * P / 8 :: That is stage 2 on 8 ranks. Here are 16.
+        4 * P + 12 * P / 8 :: That is stage 1, and on 8 ranks.
         12 * P / 16 :: Those are the states alone. Weights and gradients take memory too.
         4 * P :: Weights and gradients, both whole. Stage 2 divides the gradients, and the states come on top.
         2 * P + 12 * P / 16 :: The gradients are missing: 14 bytes are divided, 2 of them the gradient's.
@@ -267,14 +268,14 @@ EXERCISES = (
         ceil(18 * P / GIB / room) :: You took 18 bytes per parameter. Here it is 16.
         ceil(20 * P / GIB / room) :: You took 20 bytes per parameter. Here it is 16.
         16 :: That is for H100s of 80 GB. These cards are half as large.
-        14 :: That is the guide's number, for cards of 80 GB and states alone.
+        14 :: That is for cards of 80 GB, and for states alone.
         states / room ; round(states / room, 2) ; round(states / room, 1) :: That is right as a quotient. Cards come
             whole: round up.
         """,
     ),
     FunctionExercise(
         id="11.9",
-        letters={"hidden": hidden},
+        letters={"ceil": ceil, "hidden": hidden},
         right=hidden,
         tolerance=1e-9,
         probes=(
@@ -302,6 +303,11 @@ EXERCISES = (
         1 / hidden(F, B, g, r, again) ; hidden(B, F, g, r, again) :: Upside down: a faster card needs more tokens, a
             faster link fewer.
         min(g / 2, (g + r) / (6 if again else 4)) * F / B :: Both must hide: take the larger.
+        max(g / 2, max(g, r) / (6 if again else 4)) * F / B :: The backward sends both, weights and gradients: add
+            their bytes.
+        max(g / 2, ((2 * g if again else g) + r) / (6 if again else 4)) * F / B :: What is recomputed uses the weights
+            that the backward gathers: they come once.
+        ceil(hidden(F, B, g, r, again)) ; round(hidden(F, B, g, r, again)) :: Right, but rounded. The answer is not.
         """,
     ),
 )
