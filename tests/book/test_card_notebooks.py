@@ -25,7 +25,7 @@ ASK = set(
     """
     card-moments card-autocast card-ways card-pieces card-layer card-states card-plan card-loss
     card-died card-eval card-line gpu-numbers kept-outputs leak-loss leak-cycle leak-list oom-recover
-    oom-fix card-steps card-ranks
+    oom-fix card-steps card-ranks card-unet card-packed
 """.split()
 )
 """Cells that ask whether there is a card, themselves or by what they call."""
