@@ -337,15 +337,16 @@ class Follower:
         def next_batch(loader):
             if self.step == 0:
                 self.sampler = loader._index_sampler
-            elif (
-                loader._index_sampler is self.sampler
-                and torch.is_grad_enabled()
-                and self.has_stepped
-            ):
+            elif self.cuts(loader):
                 raise StopIteration
             return ask(loader)
 
         return next_batch
+
+    def cuts(self, loader) -> bool:
+        """Whether the epoch of the loader that trains ends: there were enough steps, and what is asked is to come."""
+        is_asked = loader._index_sampler is self.sampler and torch.is_grad_enabled()
+        return is_asked and self.has_stepped and not self.is_there
 
     def adding(self, add_group: Callable) -> Callable:
         """``Optimizer.add_param_group``, which every optimizer of torch's calls when it is made."""

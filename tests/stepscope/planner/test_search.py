@@ -183,8 +183,12 @@ def test_sharding_lets_a_model_fit_that_no_card_holds():
         find_plans(LLAMA_2_7B, CARD, tokens_per_step=16384, seq_len=2048, num_cards=n)
         for n in (1, 8)
     )
-    assert one.first.gives_up and eight.first.gives_up == ()
-    assert eight.first.layout.stage == 3 and eight.first.layout.reduce_dtype == "float32"
+    assert one.first.gives_up == ("only adapters are trained",)
+    whole = next(plan for plan in eight.front if not plan.gives_up)
+    assert whole.layout.stage == 3 and whole.layout.reduce_dtype == "float32"
+    # over PCIe sums in 16 bits save time: that is all the first one gives up for it
+    assert eight.first.gives_up == ("gradients summed in 16 bits",)
+    assert eight.first.seconds < whole.seconds
 
 
 def test_what_is_given_up_follows_from_the_numbers_that_are_kept():
