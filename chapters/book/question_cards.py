@@ -35,9 +35,8 @@ class QuestionCards(widgets.VBox):
     def _ask(self, _change: object = None) -> None:
         shown = self.questions[self.which.value]
         self.text.value = f"<p><strong>{escape(shown.question)}</strong></p>"
-        self.picked.value = (
-            None  # first: where something is picked, new options pick the first of them
-        )
+        # first, because where something is picked new options pick the first of them
+        self.picked.value = None
         self.picked.options = shown.choices
         self.reply.value = self._status("Pick one.")
 

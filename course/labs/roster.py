@@ -39,6 +39,7 @@ class Roster:
     def __init__(self, path: Path):
         with open(path, encoding="utf-8-sig", newline="") as file:
             self.header, *rows = [row for row in csv.reader(file) if any(row)] or [[]]
+        rows = [[*row, *[""] * (len(self.header) - len(row))] for row in rows]
         named = [name for name in LOGINS if name in self.header]
         if not named:
             raise ValueError(
@@ -47,7 +48,8 @@ class Roster:
         self.login = self.header.index(named[0])
         ends = LAST_OF_STUDENT in self.header
         self.width = self.header.index(LAST_OF_STUDENT) + 1 if ends else len(self.header)
-        students = [row for row in rows if POINTS not in row[0] and "Student, Test" not in row[0]]
+        # without a name: Canvas's row of assignments that are posted by hand
+        students = [row for row in rows if row[0].strip() and not is_no_student(row[0])]
         nameless = [", ".join(row[:2]) for row in students if not row[self.login].strip()]
         if nameless:
             raise ValueError(f"{path}: no {named[0]} for {'; '.join(nameless)}")
@@ -103,6 +105,11 @@ class Roster:
         """The lab's column as the list has it, such as ``lab1 (4711)``; else its name, under which it is made anew."""
         known = (name for name in self.header if name.partition(" (")[0] == lab)
         return next(known, lab)
+
+
+def is_no_student(name: str) -> bool:
+    """Whether the first column has what Canvas adds to a class: the most points, and its *Test Student*."""
+    return POINTS in name or name == "Student, Test"
 
 
 def score_of(gradebook: Gradebook, lab: str, student: str) -> str:

@@ -170,9 +170,8 @@ class Script:
             patch.object(sys, "path", [folder, *sys.path]),
         ):
             try:
-                names = run_file(
-                    self.path
-                )  # which hold what is there until the last step is written down
+                # they hold what is there until the last step is written down
+                names = run_file(self.path)
             except SeenEnough:
                 pass
             except SystemExit as error:

@@ -19,6 +19,7 @@ from course.labs.roster import Roster
 ROOT = Path(__file__).parents[2]
 CANVAS = """\
 Student,ID,SIS User ID,SIS Login ID,Root Account,Section,lab1 (4711),Final Score
+,,,,,,Manual Posting,
     Points Possible,,,,,,12,(read only)
 "Lovelace, Ada",101,s1,ada,uni.example,Spring,,
 "Turing, Alan",102,s2,Alan@example.org,uni.example,Spring,,
@@ -136,6 +137,7 @@ def test_the_class_goes_into_the_gradebook(course):
     [
         ("Student,ID\nAda,1\n", "its columns are Student, ID; one of SIS Login ID, Username"),
         ("", "its columns are none"),
+        ("Student,ID,SIS Login ID,Section\nA,1\n", "no SIS Login ID for A, 1"),
         ("Student,ID,SIS Login ID,Section\nA,1,ada,S\nB,2,Ada@x.org,S\n", "the login ada"),
         ("Student,ID,SIS Login ID,Section\nA,1,,S\n", "no SIS Login ID for A, 1"),
         (CANVAS.replace("ada,uni", "eva,uni"), "handed in and not in the class: ada"),
