@@ -61,6 +61,7 @@ LEFT = {
     "test": (
         *dict.fromkeys(SWEEP.values()),
         "the site",
+        "those notebooks of 00 to 06 that run nothing that has changed",
         "chapters 07 to 13 and the appendices: make sweep",
     ),
     "sweep": ("cases by the hundred of what stands in it by a dozen: make exhaustive",),
