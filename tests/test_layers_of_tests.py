@@ -19,7 +19,7 @@ ROOMS = sorted(
 
 @pytest.mark.parametrize("address", [*layers.SWEEP, *layers.KEPT])
 def test_what_the_table_names_is_there(address):
-    file, _, test = address.partition("::")
+    file, _, test = address.partition("[")[0].partition("::")
     source = "" if file.endswith("/") else (layers.ROOT / file).read_text(encoding="utf-8")
     assert (layers.ROOT / file).is_dir() if not source else f"def {test}" in source, address
 
