@@ -56,7 +56,7 @@ class MicroBatch:
 
     forward: tuple[Usage, ...]
     backward: tuple[Usage, ...]
-    first_gradient: tuple[Usage, ...]
+    loss_gradient: tuple[Usage, ...]
     loss: tuple[Usage, ...]
     zero_grad: tuple[Usage, ...]
 
@@ -80,13 +80,13 @@ def run_micro_batch(
         return tuple(Usage(segment, is_whole) for segment in segments)
 
     forward = sums(run.forward(walk))
-    first_gradient, loss = (
+    loss_gradient, loss = (
         sums([Segment(1, 0, [(block, FREED) for block in blocks])])
-        for blocks in ([walk.first_gradient], walk.with_loss)
+        for blocks in ([walk.loss_gradient], walk.with_loss)
     )
     backwards = [run.backward(setup, walk, each, makes_states) for each in accumulates]
     return [
-        MicroBatch(forward, sums(backward), first_gradient, loss, sums(free_gradients(backward)))
+        MicroBatch(forward, sums(backward), loss_gradient, loss, sums(free_gradients(backward)))
         for backward in backwards
     ]
 
@@ -188,7 +188,7 @@ def phases(setup: TrainingSetup, steps: int, run: Run, is_whole: bool = False) -
             # the name ``loss`` moves on
             yield Phase("forward", freed + batch.forward + loss, step, number)
             yield Phase("backward", batch.backward, step, number)
-            freed, loss, accumulates = batch.first_gradient, batch.loss, True
+            freed, loss, accumulates = batch.loss_gradient, batch.loss, True
         if has_step:
             states = written(run.write_states, bare, is_repeated) if step == 1 else ()
             yield Phase("optimizer", freed + states + temporaries, step)
