@@ -377,15 +377,15 @@ class Transformer:
         """Linear, GELU, linear; or the gated form of Llama."""
         self.enter("mlp")
         if self.model.mlp == "swiglu":
-            silu = self.by_value("silu", "silu(gate)", self.linear(n, "mlp.gate"))
-            inner = self.by_value("mul", "silu(gate) · up", silu, self.linear(n, "mlp.up"))
+            silu = self.elementwise("silu", "silu(gate)", self.linear(n, "mlp.gate"))
+            inner = self.elementwise("mul", "silu(gate) · up", silu, self.linear(n, "mlp.up"))
         else:
-            inner = self.by_value(
+            inner = self.elementwise(
                 "gelu", "GELU output", self.graph.rename(self.linear(n, "mlp.up"), "GELU input")
             )
         return self.linear(inner, "mlp.down")
 
-    def by_value(self, kind: str, name: str, *inputs: Tensor) -> Tensor:
+    def elementwise(self, kind: str, name: str, *inputs: Tensor) -> Tensor:
         """An operation on each value, or each pair of values, that keeps what it reads."""
         return self.graph.op(kind, inputs, inputs[-1].axes, name=name, keeps=inputs)
 
