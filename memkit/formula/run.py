@@ -82,7 +82,7 @@ def free_gradients(segments: Sequence[Segment]) -> list[Segment]:
     return [Segment(each.times, each.unit, left(each)) for each in segments]
 
 
-def place(record: Recorder, op: str, tensors: Iterable[StateTensor]) -> None:
+def allocate_persistent(record: Recorder, op: str, tensors: Iterable[StateTensor]) -> None:
     """Tensors that stay to the end of the run."""
     for tensor in tensors:
         record.new(tensor.num_bytes, op, tensor.parameter, tensor.part)
@@ -95,7 +95,7 @@ def write_weights(
     for parameter in parameters:
         states = optimizer_tensors(parameter, precision, setup.optimizer)
         masters = [tensor for tensor in states if tensor.role == "master weight"]
-        place(record, "empty", [*weight_tensors(parameter, precision), *masters])
+        allocate_persistent(record, "empty", [*weight_tensors(parameter, precision), *masters])
 
 
 def write_states(
@@ -108,8 +108,8 @@ def write_states(
     for parameter in parameters:
         states = optimizer_tensors(parameter, precision, setup.optimizer)
         made = [t for t in states if not (t.is_in_host and setup.device == "cuda")]
-        place(record, "zeros_like", [t for t in made if t.role != "master weight"])
-    place(record, "create_dynamic_map", shared_tensors(parameters, setup.optimizer))
+        allocate_persistent(record, "zeros_like", [t for t in made if t.role != "master weight"])
+    allocate_persistent(record, "create_dynamic_map", shared_tensors(parameters, setup.optimizer))
 
 
 def write_update(
