@@ -258,11 +258,15 @@ class JobRun(Run):
     def gradient_dtypes(self, setup: Job) -> tuple[str, ...]:
         return () if setup.adapter else super().gradient_dtypes(setup)
 
-    def use(self, setup: Job, makes_states: bool) -> Callable[[Recorder, Block], bool] | None:
+    def use(
+        self, setup: Job, *, makes_states: bool = False
+    ) -> Callable[[Recorder, Block], bool] | None:
         frees = setup.place.frees_gradients
-        return partial(self.step_at_once, setup, makes_states) if frees else None
+        return partial(self.step_at_once, setup, makes_states=makes_states) if frees else None
 
-    def step_at_once(self, setup: Job, makes_states: bool, record: Recorder, block: Block) -> bool:
+    def step_at_once(
+        self, setup: Job, record: Recorder, block: Block, *, makes_states: bool
+    ) -> bool:
         """What an optimizer that frees gradients does with a finished one. Returns whether it frees this one."""
         parameter, (_, where) = block.gradient_of.parameter, block.finished_by
         precision, _ = self.trained(setup)

@@ -74,7 +74,7 @@ def run_micro_batch(
     ``makes_states``: an optimizer that steps in the backward makes its states in this one.
     """
     setup = run.computes(setup)
-    walk = Walk(model_of(setup, is_whole), last_first=run.use(setup, False) is not None)
+    walk = Walk(model_of(setup, is_whole), last_first=run.use(setup) is not None)
 
     def sums(segments: Iterable[Segment]) -> tuple[Usage, ...]:
         return tuple(Usage(segment, is_whole) for segment in segments)
@@ -84,7 +84,10 @@ def run_micro_batch(
         sums([Segment(1, 0, [(block, FREED) for block in blocks])])
         for blocks in ([walk.loss_gradient], walk.with_loss)
     )
-    backwards = [run.backward(setup, walk, each, makes_states) for each in accumulates]
+    backwards = [
+        run.backward(setup, walk, accumulates=each, makes_states=makes_states)
+        for each in accumulates
+    ]
     return [
         MicroBatch(forward, sums(backward), loss_gradient, loss, sums(free_gradients(backward)))
         for backward in backwards
@@ -164,7 +167,7 @@ def phases(setup: TrainingSetup, steps: int, run: Run, is_whole: bool = False) -
     """The phases of the steps in order. What is freed after a backward goes to the phase after it."""
     key = replace(setup, grad_accum_steps=1, sets_grads_to_none=True)
     # all such optimizers share a micro-batch; a planner asks for many
-    if run.use(setup, False) is None:
+    if run.use(setup) is None:
         key = replace(key, optimizer=OptimizerConfig())
     batches = run_micro_batch if is_whole or run is not run_of(setup) else remembered
     does_accumulate = setup.grad_accum_steps > 1 or not setup.sets_grads_to_none
