@@ -88,7 +88,7 @@ def test_what_is_traced_otherwise_than_it_runs_stands_on_the_page(report):
 
 def test_the_advice_stands_in_the_first_ten_lines(report):
     """The first line, its table of at most three rows, and only then the step by part and the cards."""
-    lines = report(LOOP)[0].splitlines()
+    lines = report(LOOP.replace("1024", "4096"))[0].splitlines()
     (head,) = [number for number, line in enumerate(lines) if line.startswith("what would help")]
     rows = [
         number for number, line in enumerate(lines) if line.endswith(("second trace", "replay"))
