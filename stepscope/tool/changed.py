@@ -480,6 +480,15 @@ def _zero_grad_after_step() -> Iterator[None]:
         handle.remove()
 
 
+def frozen_in_float32(model: nn.Module) -> int:
+    """Bytes of this rank's weights in float32 that a model which trains others does not train."""
+    weights = list(model.parameters())
+    frozen = [p for p in weights if not p.requires_grad and p.dtype is torch.float32]
+    if len(frozen) == len(weights):
+        return 0
+    return sum(getattr(p, "_local_tensor", p).nbytes for p in frozen)
+
+
 COMPILED_CALL = torch._dynamo.eval_frame.__file__, "compile_wrapper"
 
 

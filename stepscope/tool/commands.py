@@ -249,6 +249,7 @@ def largest_found(options: argparse.Namespace, script) -> Found:
     """``stepscope report --vary N``: the largest number in the place of N with which it probably fits the card."""
     from stepscope.tool.changed import Loaders, changed_build, on_its_worst, watched
     from stepscope.tool.program_report import fits_on
+    from stepscope.tracing.log import ABOUT_NUMBER
     from stepscope.tracing.trace import trace_script
 
     word, card = options.vary, options.card
@@ -263,6 +264,7 @@ def largest_found(options: argparse.Namespace, script) -> Found:
         )
 
     batch_of_one: dict[str, int] = {}
+    about: dict[str, None] = {}
 
     def spare_with(build: Callable, number: int) -> int:
         progress(f"tracing with {word} = {number:,}")
@@ -284,6 +286,7 @@ def largest_found(options: argparse.Namespace, script) -> Found:
             raise TooFewRows(num_rows, batch_size)
         if failed:
             raise failed
+        about.update(dict.fromkeys(trace.provenance.get(ABOUT_NUMBER, "").splitlines()))
         [fit] = fits_on(card, left_out_of(trace), replay_trace(trace).peak_allocated_bytes)
         return fit.expected_bytes
 
@@ -299,7 +302,8 @@ def largest_found(options: argparse.Namespace, script) -> Found:
     rows = [head, ("as it is", str(plain)), ("with full recomputation", str(recomputed))]
     more = getattr(recomputed, "number", None)
     data = {"largest": plain.number, "recomputed": more, "card": card.name}
-    return 0 if plain.number else sys.maxsize, aligned_table(rows), data
+    text = "\n".join([aligned_table(rows), *(f"About this number: {words}." for words in about)])
+    return 0 if plain.number else sys.maxsize, text, data
 
 
 def list_command(options: argparse.Namespace) -> Found:

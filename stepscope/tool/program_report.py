@@ -11,7 +11,10 @@ from functools import partial
 
 import torch
 import torch._functorch.config
-from torch.nn.modules.module import register_module_module_registration_hook
+from torch.nn.modules.module import (
+    register_module_forward_pre_hook,
+    register_module_module_registration_hook,
+)
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from memkit.cards import CARDS, Card
@@ -48,6 +51,7 @@ from stepscope.tool.changed import (
     compiled_checkpoints,
     configs_with_cache,
     difference,
+    frozen_in_float32,
     half_batch_option,
     loads_noted,
     on_its_worst,
@@ -81,6 +85,7 @@ class Report:
     left_out: tuple[LeftOut, ...]
     fits: tuple[Fit, ...]
     most_bytes: int  # as ``allocated_bytes``; more where it is compiled over checkpoints
+    frozen_bytes: int = 0  # weights in float32 that are not trained
     batches: str = ""
     page: Diagnosis | None = None  # not before the first line is said
     changes: tuple[Effect, ...] = ()
@@ -146,6 +151,11 @@ class Report:
                 f"Of the weights {copied} are a second set, of the trained ones' sizes, "
                 "that nobody trains: an average's, as EMA keeps it, a target or a reference model, a checkpoint "
                 "that a name keeps, or gathered copies."
+            )
+        if self.frozen_bytes > LEAST_SHARE * self.trace.peak_bytes:
+            said.append(
+                f"Of the weights {format_bytes(self.frozen_bytes)} are in float32 and not trained: half of that in "
+                "bfloat16 (from_pretrained(dtype=torch.bfloat16); FSDP2 by Accelerate makes float32 of all weights)."
             )
         about = filter(None, self.trace.provenance.get(ABOUT_NUMBER, "").split("\n"))
         return "\n".join([*said, *(f"About this number: {words}." for words in about)])
@@ -224,6 +234,7 @@ def report_on(
     optimizers: set[str] = set()
     kept, with_cache, loads, checkpoints = KeptOutputs(), [], {}, {}
     possible: set[str] = set()
+    frozen: list[int] = []  # of the first module that is called
     is_watched = isinstance(build, Script) and not num_batches
     with ExitStack() as watches:
         for handle in (
@@ -232,6 +243,9 @@ def report_on(
             ),
             register_module_module_registration_hook(
                 lambda parent, *_: with_cache.extend(configs_with_cache(parent))
+            ),
+            register_module_forward_pre_hook(
+                lambda model, _: None if frozen else frozen.append(frozen_in_float32(model))
             ),
             register_module_module_registration_hook(
                 lambda *made: possible.update(changes_for(*made))
@@ -255,6 +269,7 @@ def report_on(
         left_out=left_out,
         fits=fits_on(card, left_out, most_bytes),
         most_bytes=most_bytes,
+        frozen_bytes=sum(frozen),
         batches=batches or difference(loaders.seen),
     )
     begin(report.headline)
@@ -280,7 +295,7 @@ def report_on(
     if KEPT_FOR_METRICS in trace.provenance:
         first.append(ARGMAX_LOGITS)
     cures = [*first, *(OF_SOME_PROGRAMS[name] for name in sorted(possible)), *cures]
-    known = *page.changes, *verified(script, cures, page.peak_reserved_bytes, trace_of, say)
+    known = *page.changes, *verified(script, cures, page, trace_of, say)
     return replace(report, changes=tuple(best_of_each_kind(helpful(known), NUM_CHANGES)))
 
 
@@ -317,7 +332,7 @@ def grown(
 
 
 def verified(
-    build: Callable, cures: Sequence[Change], before_bytes: int, trace_of: Callable, say: Callable
+    build: Callable, cures: Sequence[Change], page: Diagnosis, trace_of: Callable, say: Callable
 ) -> Iterator[Effect]:
     """The cures that can be made, each known by a trace of the program with that change, ``trace_of(name)``."""
     is_script = isinstance(build, Script)  # nobody can halve from outside what build() makes
@@ -330,7 +345,7 @@ def verified(
         name = f"{cure.name} ({option})" if option and cure is HALF_BATCH else cure.name
         yield Effect(
             change=replace(cure, name=name),
-            before_bytes=before_bytes,
+            before_bytes=page.peak_reserved_bytes,
             after_bytes=replay_trace(trace).peak_reserved_bytes,
-            how="second trace",
+            how="second trace" + ", uncompiled" * (IS_COMPILED in trace.provenance),
         )

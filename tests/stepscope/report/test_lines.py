@@ -81,6 +81,11 @@ def test_a_program_is_told_its_own_memory(report):
 def test_what_is_traced_otherwise_than_it_runs_stands_on_the_page(report):
     page, _ = report(LOOP.replace("opt =", "net.compile(); opt ="))
     assert "About this number: a compiled function is traced as the code it was made of" in page
+    varied = LOOP.replace("opt =", "net.compile(); opt =").replace(
+        "randn(8,", "randn(int(__import__('sys').argv[1]),"
+    )
+    page, _ = report(varied, "--vary", "N", "--card", "1GiB", "--", "N")
+    assert "About this number: a compiled function is traced as the code it was made of" in page
     page, _ = report(LOOP.replace("net(torch", "torch.cumprod(net.weight[0], 0); net(torch"))
     assert re.search("About this number: cumprod has a backward", page)
     assert "About this number" not in report(LOOP)[0]

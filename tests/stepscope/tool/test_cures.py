@@ -106,7 +106,7 @@ def model():
 def test_the_loss_in_pieces_is_the_loss(model):
     """transformers' own loss and its gradients, with a target that is left out and a last piece that is short."""
     tokens = torch.randint(99, (3, 200))
-    labels = tokens.masked_fill(torch.rand(3, 200) < 0.0, -100)
+    labels = tokens.masked_fill(torch.rand(3, 200) < 0.3, -100)
     in_pieces = copy.deepcopy(model)
     assert _pieces_loss(in_pieces)
     sums = []
@@ -139,6 +139,16 @@ def test_a_report_of_adapters_names_the_lines(script):
     report = report_on(script(ADAPTERS, VOCAB=20_000, DROPOUT=0.1, CASTS=True), say=told.append)
     assert report.changes[0].name.startswith("the loss in pieces")
     assert "tracing again: LoraConfig(lora_dropout=0)" in told
+    assert report.frozen_bytes == 0 and "in float32 and not trained" not in report.about
+
+
+def test_frozen_weights_in_float32_are_said(script):
+    """By hand: four blocks of two norms, four squares and three products of the MLP; the last norm and two tables."""
+    text = ADAPTERS.replace("dtype=torch.bfloat16", "dtype=torch.float32")
+    report = report_on(script(text, VOCAB=20_000, DROPOUT=0, CASTS=True))
+    block = 2 * 128 + 4 * 128**2 + 3 * 128 * 256
+    assert report.frozen_bytes == 4 * (4 * block + 128 + 2 * 20_000 * 128)
+    assert "are in float32 and not trained: half of that in bfloat16" in report.about
     assert str(report).index("what would help most") < str(report).index("weights  ")
 
 
@@ -203,6 +213,8 @@ def test_what_compiled_code_took_lies_in_its_range(runs_again, compiles):
     is_widest = report.most_bytes == pytest.approx(widest, rel=0.01)
     assert is_widest == (compiles == "all")
     assert "compiled: between" in report.headline and "uncompiled, in backward" in report.headline
+    ways = {change.how for change in report.changes}
+    assert ways <= {"replay", "second trace, uncompiled"} and (runs_again or len(ways) == 2)
 
 
 def test_a_budget_is_refused_with_the_way_out():
