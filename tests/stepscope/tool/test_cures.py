@@ -119,12 +119,15 @@ def test_the_loss_in_pieces_is_the_loss(model):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_the_logits_of_all_tokens_never_stand_at_once(script):
+def test_the_logits_of_all_tokens_never_stand_at_once(script, monkeypatch):
     """2,048 tokens of 20,000 words in bf16, twice in float32 and their gradient; a piece has an eighth of them."""
     words = {"VOCAB": 20_000, "DROPOUT": 0, "CASTS": False}
     plain = peak(script(ADAPTERS, **words))
     changed = peak(changed_build(script(ADAPTERS, **words), "loss_in_pieces"))
     assert plain - changed > 2048 * 20_000 * (2 + 4 + 4) * 7 / 8
+    monkeypatch.setattr("stepscope.tool.changed.PIECE", 2048)
+    whole = peak(changed_build(script(ADAPTERS, **words), "loss_in_pieces"))
+    assert whole - changed > 2048 * 20_000 * 4 * 7 / 8
 
 
 def test_a_program_is_offered_what_it_can_take():
