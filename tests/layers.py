@@ -51,6 +51,7 @@ SWEEP = {
     "tests/course/test_labs.py": "a class graded by nbgrader",
     "tests/course/test_roster.py": "a class graded by nbgrader",
     "tests/stepscope/tool/test_until.py": "scripts followed to a save, an end, a second run",
+    "tests/stepscope/tool/test_cures.py": "cures and compiled programs, traced and run",
     "tests/hub/test_hub.py": "a hub with students",
     "tests/hub/test_killed.py": "a hub with students",
     "tests/hub/test_full_disk.py": "a hub with students",

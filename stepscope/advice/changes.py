@@ -147,6 +147,33 @@ ARGMAX_LOGITS = Change(
     comes_first=True,
     why="an evaluation keeps all logits on the card until it ends; compute_metrics then gets words in their place",
 )
+LOSS_IN_PIECES = Change(
+    name="the loss in pieces of 256 tokens, each in a checkpoint",
+    program="loss_in_pieces",
+    why="for each 256 tokens checkpoint(lambda h, y: F.cross_entropy(lm_head(h).float(), y, reduction='sum'), h, y): "
+    "the logits of all never stand at once; the head's product runs twice (Liger's fused loss is of this kind)",
+)
+NO_DROPOUT_OF_ADAPTERS = Change(
+    name="LoraConfig(lora_dropout=0)",
+    program="no_dropout_of_adapters",
+    why="each adapted layer keeps a dropped copy of its input, and its mask; without dropout they share one input",
+)
+ADAPTERS_AS_BASE = Change(
+    name="get_peft_model(..., autocast_adapter_dtype=False)",
+    program="adapters_as_base",
+    why="adapters in float32 keep a float32 copy of each input; in the base's 16 bits none, but they round updates",
+)
+BUCKET_VIEWS = Change(
+    name="DistributedDataParallel(..., gradient_as_bucket_view=True)",
+    program="bucket_views",
+    comes_first=True,
+    why="gradients stand in the buckets from which they are sent, and not beside them",
+)
+OF_SOME_PROGRAMS = {
+    change.program: change
+    for change in (LOSS_IN_PIECES, NO_DROPOUT_OF_ADAPTERS, ADAPTERS_AS_BASE, BUCKET_VIEWS)
+}
+"""By ``program``: what only a program can take that has made a module of a certain kind."""
 NO_GRAD = Change(
     name="torch.no_grad() around the forward",
     touches="unwanted_graph",
@@ -174,7 +201,7 @@ FOR_LOOP = Change(
     kind="optimizer step",
     to_setup=lambda setup: with_optimizer(setup, implementation="for-loop"),
     touches="step_scratch",
-    why="the optimizer's scratch for one parameter at a time, not for all at once",
+    why="the optimizer's scratch for one parameter at a time, not for all at once; the step is slower",
 )
 CHANGES = (
     SET_TO_NONE,
@@ -211,7 +238,6 @@ CHANGES = (
         to_setup=lambda setup: replace(setup, precision=PURE_BF16),
     ),
     EIGHT_BIT,
-    FOR_LOOP,
     Change(
         name="optimizer step fused, in one kernel (fused=True)",
         program="fused",
@@ -220,6 +246,7 @@ CHANGES = (
         touches="step_scratch",
         why="one kernel updates a parameter without any scratch",
     ),
+    FOR_LOOP,
 )
 """Every change the book knows that can be named without seeing a run."""
 

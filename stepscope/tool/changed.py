@@ -25,12 +25,14 @@ from types import FrameType
 from unittest.mock import patch
 
 import torch
+import torch._dynamo.eval_frame
 from torch import Tensor, nn
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
     register_module_module_registration_hook,
 )
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -331,13 +333,99 @@ def _without_cache() -> Iterator[Callable[[], None]]:
 
 def configs_with_cache(module: nn.Module) -> list:
     """The configuration of a Hugging Face model that returns its keys and values."""
-    config = getattr(module, "config", None)
+    config = vars(module).get("config")  # what is not made yet may have no attributes
     return [config] if getattr(config, "use_cache", None) is True else []
+
+
+def changes_for(parent: nn.Module, name: str, child: nn.Module | None) -> set[str]:
+    """Those of ``OF_SOME_PROGRAMS`` that a program can take which gives a module this child."""
+    if isinstance(parent, DistributedDataParallel):
+        return {"bucket_views"}
+    if isinstance(parent, nn.ModuleDict) and isinstance(child, nn.Dropout) and child.p:
+        return {"no_dropout_of_adapters"}
+    if name == "lora_A":
+        return {"adapters_as_base"}
+    return {"loss_in_pieces"} if name == "lm_head" and hasattr(parent, "loss_function") else set()
+
+
+@contextmanager
+def _modules_changed(change: Callable[[nn.Module], bool]) -> Iterator[Callable[[], None]]:
+    """``change`` is called with each module that has children, and says whether it changed it."""
+    seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+    handle = register_module_module_registration_hook(lambda parent, *_: seen.add(parent))
+
+    def made():
+        if not sum(map(change, list(seen))):
+            raise ValueError("no module that can be changed so")
+
+    try:
+        yield made
+    finally:
+        handle.remove()
+
+
+PIECE = 256
+
+
+def _pieces_loss(model: nn.Module) -> bool:
+    """The head hands on what it is given, and the loss puts a few tokens at a time through it."""
+    if not (
+        isinstance(getattr(model, "lm_head", None), nn.Module) and hasattr(model, "loss_function")
+    ):
+        return False
+    head = model.lm_head.forward
+
+    def summed(hidden: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(head(hidden).float(), targets, reduction="sum")
+
+    def loss(logits, labels, vocab_size, num_items_in_batch=None, shift_labels=None, **_):
+        if shift_labels is None:
+            shift_labels = nn.functional.pad(labels, (0, 1), value=-100)[..., 1:]
+        pieces = logits.flatten(0, 1).split(PIECE), shift_labels.flatten().split(PIECE)
+        total = sum(
+            checkpoint(summed, *piece, use_reentrant=False) for piece in zip(*pieces, strict=True)
+        )
+        return total / (num_items_in_batch or shift_labels.numel())
+
+    model.lm_head.forward, model.loss_function = (lambda hidden: hidden), loss
+    return True
+
+
+def _drop_no_inputs(layer: nn.Module) -> bool:
+    """An adapted layer drops none of its adapter's inputs."""
+    drops = getattr(layer, "lora_dropout", {})
+    dropped = [name for name, drop in drops.items() if isinstance(drop, nn.Dropout)]
+    drops.update(dict.fromkeys(dropped, nn.Identity()))
+    return bool(dropped)
+
+
+def _adapters_as_base(layer: nn.Module) -> bool:
+    """The adapters of a layer are in the dtype of its weight, where that has 16 bits."""
+    base = getattr(getattr(layer, "base_layer", None), "weight", None)
+    if base is None or base.dtype not in (torch.bfloat16, torch.float16):
+        return False
+    names = ("lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B")
+    adapters = [x for name in names for x in getattr(layer, name, {}).parameters()]
+    for adapter in adapters:
+        adapter.data = adapter.data.to(base.dtype)
+    return bool(adapters)
+
+
+@contextmanager
+def _bucket_views() -> Iterator[Callable[[], None]]:
+    """DDP's gradients are views of its buckets."""
+    plain = DistributedDataParallel.__init__
+
+    def init(parallel, *args, **kwargs):
+        plain(parallel, *args, **kwargs | {"gradient_as_bucket_view": True})
+
+    with patch.object(DistributedDataParallel, "__init__", init):
+        yield lambda: None
 
 
 @contextmanager
 def _argmax_logits() -> Iterator[Callable[[], None]]:
-    """A ``Trainer`` keeps of its evaluation's logits the likeliest word."""
+    """A ``Trainer`` keeps of its evaluation's logits the likeliest word; what is computed of logits is left out."""
     trainer = getattr(sys.modules.get("transformers.trainer"), "Trainer", None)
     if trainer is None:
         raise ValueError("no Trainer of transformers'")
@@ -349,6 +437,7 @@ def _argmax_logits() -> Iterator[Callable[[], None]]:
     def init(trainer, *args, **kwargs):
         plain(trainer, *args, **kwargs)
         trainer.preprocess_logits_for_metrics = trainer.preprocess_logits_for_metrics or likeliest
+        trainer.compute_metrics = trainer.compute_metrics and (lambda _: {})
 
     with patch.object(trainer, "__init__", init):
         yield lambda: None
@@ -391,6 +480,48 @@ def _zero_grad_after_step() -> Iterator[None]:
         handle.remove()
 
 
+def frozen_in_float32(model: nn.Module) -> int:
+    """Bytes of this rank's weights in float32 that a model which trains others does not train."""
+    weights = list(model.parameters())
+    frozen = [p for p in weights if not p.requires_grad and p.dtype is torch.float32]
+    if len(frozen) == len(weights):
+        return 0
+    return sum(getattr(p, "_local_tensor", p).nbytes for p in frozen)
+
+
+COMPILED_CALL = torch._dynamo.eval_frame.__file__, "compile_wrapper"
+
+
+@contextmanager
+def compiled_checkpoints(lines: dict[str, None], *, are_kept: bool) -> Iterator[None]:
+    """The program's lines at which a checkpoint is inside compiled code, whose compiler may run all of them again at
+    once; ``are_kept``: it keeps all that it makes, which is as much.
+    """
+    home = torch.utils.checkpoint
+    without_reentrant = home._checkpoint_without_reentrant_generator
+    reentrant = home.CheckpointFunction.apply
+
+    def is_kept() -> bool:
+        frame = sys._getframe(2)
+        while frame and (frame.f_code.co_filename, frame.f_code.co_name) != COMPILED_CALL:
+            frame = frame.f_back
+        if frame:
+            lines[own_line()] = None
+        return are_kept and frame is not None
+
+    def generator(*args, **kwargs):
+        return iter((None,)) if is_kept() else without_reentrant(*args, **kwargs)
+
+    def apply(function, preserve, *args):
+        return function(*args) if is_kept() else reentrant(function, preserve, *args)
+
+    with (
+        patch.object(home, "_checkpoint_without_reentrant_generator", generator),
+        patch.object(home.CheckpointFunction, "apply", apply),
+    ):
+        yield
+
+
 def _repeats(blocks: nn.Module) -> bool:
     kinds = [type(block) for block in blocks]
     return len(kinds) > 1 and len(set(kinds)) == 1 and any(True for _ in blocks[0].parameters())
@@ -407,6 +538,10 @@ PROGRAM_CHANGES = {
     "del_outputs": (nothing_to_do, lambda: KeptOutputs(lets_go="forward").watching()),
     "del_before_backward": (nothing_to_do, lambda: KeptOutputs(lets_go="backward").watching()),
     "without_cache": (_without_cache, nullcontext),
+    "loss_in_pieces": (partial(_modules_changed, _pieces_loss), nullcontext),
+    "no_dropout_of_adapters": (partial(_modules_changed, _drop_no_inputs), nullcontext),
+    "adapters_as_base": (partial(_modules_changed, _adapters_as_base), nullcontext),
+    "bucket_views": (_bucket_views, nullcontext),
     "argmax_logits": (_argmax_logits, nullcontext),
     "loaded_to_host": (_loaded_to_host, nullcontext),
     "no_grad": (nothing_to_do, torch.no_grad),

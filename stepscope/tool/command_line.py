@@ -46,24 +46,20 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Sequence
-from contextlib import ExitStack, redirect_stdout, suppress
-from dataclasses import replace
+from contextlib import ExitStack, redirect_stdout
 from fractions import Fraction
 from pathlib import Path
 from typing import NoReturn
 
 import memkit
-from memkit.cards import CARDS, Card
 from memkit.units import GIB, KIB, MIB, format_bytes
-from stepscope.tool.commands import COMMANDS, named, progress
+from stepscope.tool.cards import card_named
+from stepscope.tool.commands import COMMANDS, progress
 from stepscope.tracing.scratch_disk import FREE, SWITCH, sealed
 
 OWN = str(Path(__file__).parents[1]), str(Path(memkit.__file__).parent)
 ABOVE, UNUSABLE, STOPPED = 1, 2, 130
 UNITS = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-
-VENDORS = {"nvidia", "geforce", "tesla", "quadro", "amd", "instinct"}
-"""Words before a card's name that tell no two cards apart."""
 
 
 def bytes_in(text: str) -> int:
@@ -103,36 +99,6 @@ def assumption(text: str) -> tuple[str, float]:
         return line, int(number) if number.isdigit() else float(number)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form train.py:41=128") from None
-
-
-def card_named(text: str) -> Card:
-    """The card that somebody means: ``4090``, ``A100-80GB`` and ``NVIDIA H100`` are one; ``24GiB`` is any of that size.
-
-    Where several have the name, it is the one with least memory.
-
-    >>> card_named("4090").name, card_named("A100-80GB").name, card_named("24GiB").memory_bytes
-    ('RTX 4090', 'A100 PCIe 80 GB', 25769803776)
-
-    Raises: ValueError: no card is called so.
-    """
-    with suppress(argparse.ArgumentTypeError):
-        if (size := bytes_in(text)) >= GIB:
-            name, report = f"card of {text.strip()}", f"{size} bytes"
-            return replace(CARDS["A100 SXM 80 GB"], name=name, memory_report=report)
-    words = [word for word in re.findall(r"[a-z0-9]+", text.lower()) if word not in VENDORS]
-    words = [re.sub(r"^(\d+)gi?b?$", r"\1gb", re.sub(r"^sxm\d$", "sxm", word)) for word in words]
-    words = words if any(len(word) > 2 or not word.isdigit() for word in words) else []
-    tokens = {name: name.lower().split() for name in CARDS}
-    whole = [name for name in CARDS if "".join(words) == "".join(tokens[name])]
-    alike = [name for name in CARDS if words and set(words) <= runs_of(tokens[name])]
-    if whole or alike:
-        return min((CARDS[name] for name in whole or alike), key=lambda card: card.memory_bytes)
-    return named("card", text, CARDS)
-
-
-def runs_of(tokens: list[str]) -> set[str]:
-    """Every run of neighbouring words, joined: of "80", "gb" also "80gb"."""
-    return {"".join(tokens[i:j]) for i in range(len(tokens)) for j in range(i + 1, len(tokens) + 1)}
 
 
 class OneLineParser(argparse.ArgumentParser):

@@ -14,7 +14,7 @@ from pathlib import Path
 from memkit.cards import CARDS
 from memkit.formula.parameters import count_parameters
 from memkit.units import aligned_table, as_one_of, as_whole_number, format_bytes, format_count
-from stepscope.advice.diagnosis import changes_in_words, diagnose_memory
+from stepscope.advice.diagnosis import diagnose_memory
 from stepscope.advice.left_out import left_out_of
 from stepscope.allocator.replay import replay_trace
 from stepscope.experts import PUBLISHED_MODELS
@@ -22,6 +22,7 @@ from stepscope.hugging_face import model_of_config, read_config
 from stepscope.planner.code import code_of
 from stepscope.planner.search import find_plans
 from stepscope.setup import AdapterConfig, linear_layers
+from stepscope.tool.cards import BY_MEMORY
 from stepscope.tracing.scratch_disk import on_scratch_disk, unsealed
 from stepscope.why.answer import why_it_died
 
@@ -203,7 +204,7 @@ def report_command(options: argparse.Namespace) -> Found:
         disk.given.add(os.path.realpath(film))
         unsealed(StepFilm(result.trace, title=f"{result.name}: {options.steps} steps").save, film)
     progress("done")
-    return result.expected_bytes, changes_in_words(result.changes), report_as_data(result)
+    return result.expected_bytes, result.advice, report_as_data(result)
 
 
 def followed(run: Callable, build: Callable) -> object:
@@ -226,10 +227,11 @@ def fields(thing: object, names: str) -> dict:
 
 def report_as_data(result) -> dict:
     """A report as plain data."""
-    from stepscope.tracing.log import ABOUT_NUMBER, OWN_LINE
+    from stepscope.tracing.log import ABOUT_NUMBER, IS_COMPILED, OWN_LINE
 
     provenance = result.trace.provenance
-    return fields(result, "name batches allocated_bytes expected_bytes") | {
+    return fields(result, "name batches allocated_bytes expected_bytes least_bytes most_bytes") | {
+        "is_compiled": IS_COMPILED in provenance,
         "reserved_bytes": result.replay.peak_reserved_bytes,
         "peak": asdict(result.trace.for_step(result.trace.peak.step).peak),
         "moment": result.page.moment,
@@ -247,6 +249,7 @@ def largest_found(options: argparse.Namespace, script) -> Found:
     """``stepscope report --vary N``: the largest number in the place of N with which it probably fits the card."""
     from stepscope.tool.changed import Loaders, changed_build, on_its_worst, watched
     from stepscope.tool.program_report import fits_on
+    from stepscope.tracing.log import ABOUT_NUMBER
     from stepscope.tracing.trace import trace_script
 
     word, card = options.vary, options.card
@@ -261,6 +264,7 @@ def largest_found(options: argparse.Namespace, script) -> Found:
         )
 
     batch_of_one: dict[str, int] = {}
+    about: dict[str, None] = {}
 
     def spare_with(build: Callable, number: int) -> int:
         progress(f"tracing with {word} = {number:,}")
@@ -282,6 +286,7 @@ def largest_found(options: argparse.Namespace, script) -> Found:
             raise TooFewRows(num_rows, batch_size)
         if failed:
             raise failed
+        about.update(dict.fromkeys(trace.provenance.get(ABOUT_NUMBER, "").splitlines()))
         [fit] = fits_on(card, left_out_of(trace), replay_trace(trace).peak_allocated_bytes)
         return fit.expected_bytes
 
@@ -297,7 +302,8 @@ def largest_found(options: argparse.Namespace, script) -> Found:
     rows = [head, ("as it is", str(plain)), ("with full recomputation", str(recomputed))]
     more = getattr(recomputed, "number", None)
     data = {"largest": plain.number, "recomputed": more, "card": card.name}
-    return 0 if plain.number else sys.maxsize, aligned_table(rows), data
+    text = "\n".join([aligned_table(rows), *(f"About this number: {words}." for words in about)])
+    return 0 if plain.number else sys.maxsize, text, data
 
 
 def list_command(options: argparse.Namespace) -> Found:
@@ -306,7 +312,8 @@ def list_command(options: argparse.Namespace) -> Found:
     cards = {name: card.memory_bytes for name, card in CARDS.items()}
     counts = [("model", "parameters"), *((name, format_count(n)) for name, n in models.items())]
     sizes = [("card", "memory"), *((name, format_bytes(size)) for name, size in cards.items())]
-    other = "Another model: its config.json in place of a name."
+    other = "Another model: its config.json in place of a name. Another card: its memory, such as 24GiB, or one of "
+    other += f"these, of which only the memory is known: {', '.join(BY_MEMORY)}."
     text = "\n\n".join([aligned_table(counts), aligned_table(sizes), other])
     return 0, text, {"models": models, "cards": cards}
 

@@ -9,7 +9,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
-from torch.nn.modules.module import register_module_module_registration_hook
+import torch
+import torch._functorch.config
+from torch.nn.modules.module import (
+    register_module_forward_pre_hook,
+    register_module_module_registration_hook,
+)
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from memkit.cards import CARDS, Card
@@ -22,6 +27,7 @@ from stepscope.advice.changes import (
     EIGHT_BIT,
     HALF_BATCH,
     LOADED_TO_HOST,
+    OF_SOME_PROGRAMS,
     WITHOUT_CACHE,
     Change,
     Effect,
@@ -41,15 +47,24 @@ from stepscope.tool.changed import (
     KeptOutputs,
     Loaders,
     changed_build,
+    changes_for,
+    compiled_checkpoints,
     configs_with_cache,
     difference,
+    frozen_in_float32,
     half_batch_option,
     loads_noted,
     on_its_worst,
     watched,
 )
 from stepscope.tool.script import Script
-from stepscope.tracing.log import ABOUT_NUMBER, KEPT_FOR_METRICS, LEAST_SHARE, OWN_LINE
+from stepscope.tracing.log import (
+    ABOUT_NUMBER,
+    IS_COMPILED,
+    KEPT_FOR_METRICS,
+    LEAST_SHARE,
+    OWN_LINE,
+)
 from stepscope.tracing.trace import trace_script
 
 STEPS_OF_A_LEAK = 4
@@ -69,6 +84,8 @@ class Report:
     replay: Replay
     left_out: tuple[LeftOut, ...]
     fits: tuple[Fit, ...]
+    most_bytes: int  # as ``allocated_bytes``; more where it is compiled over checkpoints
+    frozen_bytes: int = 0  # weights in float32 that are not trained
     batches: str = ""
     page: Diagnosis | None = None  # not before the first line is said
     changes: tuple[Effect, ...] = ()
@@ -81,7 +98,16 @@ class Report:
     @property
     def expected_bytes(self) -> int:
         """Bytes on the card at the peak: the tensors' and the expected bytes of what they leave out."""
-        return self.allocated_bytes + sum(item.expected_bytes for item in self.left_out)
+        return self.most_bytes + sum(item.expected_bytes for item in self.left_out)
+
+    @property
+    def least_bytes(self) -> int:
+        """What stands at the peak whatever a compiler makes of forward and backward."""
+        return max(
+            i.total_bytes
+            - (i.activations + i.temporary) * i.name.startswith(("forward", "backward"))
+            for i in self.trace.instants
+        )
 
     @property
     def steps_bytes(self) -> int:
@@ -100,13 +126,17 @@ class Report:
         expected = format_bytes(self.expected_bytes)
         moment = self.trace.events.moment(self.replay.peak_event)
         allocated = format_bytes(self.allocated_bytes)
-        total = f"{self.name}: {allocated} allocated at the peak, in {moment}"
-        total += f", at {line}" * bool(line) + f"; {expected} expected on the card: {verdict}."
+        where = f"in {moment}" + f", at {line}" * bool(line)
+        total = f"{self.name}: {allocated} allocated at the peak, {where}; {expected} expected on the card: {verdict}."
+        if IS_COMPILED in self.trace.provenance:
+            least, most = map(format_bytes, (self.least_bytes, self.most_bytes))
+            total = f"{self.name}, compiled: between {least} and {most} allocated at the peak ({allocated} uncompiled, "
+            total += f"{where}); {expected} expected on the card at most: {verdict}."
         return f"{self.batches}: {expected}; {verdict}.\n{total}" if self.batches else total
 
     @property
-    def details(self) -> str:
-        """What else is known when the program has been traced once."""
+    def about(self) -> str:
+        """What a reader of the number has to know, a sentence a line."""
         said = []
         if (unsplit := self.allocated_bytes - self.trace.peak_bytes) > 0:
             said.append(
@@ -122,8 +152,17 @@ class Report:
                 "that nobody trains: an average's, as EMA keeps it, a target or a reference model, a checkpoint "
                 "that a name keeps, or gathered copies."
             )
+        if self.frozen_bytes > LEAST_SHARE * self.trace.peak_bytes:
+            said.append(
+                f"Of the weights {format_bytes(self.frozen_bytes)} are in float32 and not trained: half of that in "
+                "bfloat16 (from_pretrained(dtype=torch.bfloat16); FSDP2 by Accelerate makes float32 of all weights)."
+            )
         about = filter(None, self.trace.provenance.get(ABOUT_NUMBER, "").split("\n"))
-        said += [f"About this number: {words}." for words in about]
+        return "\n".join([*said, *(f"About this number: {words}." for words in about)])
+
+    @property
+    def details(self) -> str:
+        """What grows, the step by moment and part, the lines at the peak, what is left out, and the cards."""
         fits = [["card", "memory left, expected", "verdict"]]
         fits += [
             [fit.card, format_bytes(fit.expected_bytes).replace("-", "−"), fit.verdict]
@@ -134,11 +173,15 @@ class Report:
         step = self.trace.for_step(self.trace.peak.step)
         words = left_out_in_words(self.left_out)
         tables = str(step), aligned_table(lines), words, aligned_table(fits)
-        start = "\n".join(said)
-        return "\n\n".join([*[start][: len(said)], *growth_in_words(self.page.growing), *tables])
+        return "\n\n".join([*growth_in_words(self.page.growing), *tables])
+
+    @property
+    def advice(self) -> str:
+        """What to change, before all tables."""
+        return f"{changes_in_words(self.changes)}\n\n{self.details}"
 
     def __str__(self) -> str:
-        return f"{self.headline}\n\n{self.details}\n\n{changes_in_words(self.changes)}"
+        return "\n\n".join(filter(None, (self.headline, self.about, self.advice)))
 
 
 def fits_on(
@@ -166,7 +209,7 @@ def report_on(
 
     ``say`` is told what is being done, one line at a time; ``assume`` is ``trace_script``'s. ``num_batches``: a
     script's loader is asked for so many, and the script trains on the worst. ``card``: the one to be judged.
-    ``begin`` is given the first line, and then the details, as soon as they are known.
+    ``begin`` is given the first line, and what is to be known about its number, before anything is traced again.
 
     Raises: what ``trace_script`` raises.
 
@@ -189,7 +232,9 @@ def report_on(
 
     say(f"tracing {steps} steps of {name}")
     optimizers: set[str] = set()
-    kept, with_cache, loads = KeptOutputs(), [], {}
+    kept, with_cache, loads, checkpoints = KeptOutputs(), [], {}, {}
+    possible: set[str] = set()
+    frozen: list[int] = []  # of the first module that is called
     is_watched = isinstance(build, Script) and not num_batches
     with ExitStack() as watches:
         for handle in (
@@ -199,31 +244,48 @@ def report_on(
             register_module_module_registration_hook(
                 lambda parent, *_: with_cache.extend(configs_with_cache(parent))
             ),
+            register_module_forward_pre_hook(
+                lambda model, _: None if frozen else frozen.append(frozen_in_float32(model))
+            ),
+            register_module_module_registration_hook(
+                lambda *made: possible.update(changes_for(*made))
+            ),
         ):
             watches.callback(handle.remove)
         watches.enter_context(kept.watching())
         watches.enter_context(loads_noted(loads))
+        watches.enter_context(compiled_checkpoints(checkpoints, are_kept=False))
         trace = traced(watched(build, loaders) if is_watched else build)
+    refuse_budget(trace)
     replay, left_out = replay_trace(trace), left_out_of(trace)
+    most_bytes = replay.peak_allocated_bytes
+    if checkpoints:
+        with compiled_checkpoints({}, are_kept=True):
+            most_bytes = max(most_bytes, replay_trace(traced(build)).peak_allocated_bytes)
     report = Report(
         name=name,
         trace=trace,
         replay=replay,
         left_out=left_out,
-        fits=fits_on(card, left_out, replay.peak_allocated_bytes),
+        fits=fits_on(card, left_out, most_bytes),
+        most_bytes=most_bytes,
+        frozen_bytes=sum(frozen),
         batches=batches or difference(loaders.seen),
     )
     begin(report.headline)
+    if report.about:
+        begin(report.about)
     say(f"replaying {len(trace.events):,} events")
     page = diagnose_memory(trace)
     report = replace(report, page=replace(page, growing=grown(page, traced, build, steps, say)))
-    begin(report.details)
     cures = [cure for cure in page.cures if cure is not EIGHT_BIT or optimizers & {"Adam", "AdamW"}]
     if DEL_OUTPUTS in cures:  # the name that holds them, and a cache among them
         place = cures.index(DEL_OUTPUTS)
         named = [kept.cure_of_forward] if kept.in_forward else []
         cures[place : place + 1] = [*named, *[WITHOUT_CACHE] * bool(with_cache)]
-    first = [HALF_BATCH] if HALF_BATCH not in cures else []  # what everybody tries first
+    can_halve = not is_watched or loaders.by_loader or half_batch_option(build)[0]
+    cures = [cure for cure in cures if cure is not HALF_BATCH]
+    first = [HALF_BATCH] * bool(can_halve)  # what everybody tries first
     if loads:
         name = f"{LOADED_TO_HOST.name} in {', '.join(loads)}"
         first.append(replace(LOADED_TO_HOST, name=name))
@@ -232,9 +294,20 @@ def report_on(
         first.append(kept.cure_of_backward)
     if KEPT_FOR_METRICS in trace.provenance:
         first.append(ARGMAX_LOGITS)
-    cures = [*first, *cures]
-    known = *page.changes, *verified(script, cures, page.peak_reserved_bytes, trace_of, say)
+    cures = [*first, *(OF_SOME_PROGRAMS[name] for name in sorted(possible)), *cures]
+    known = *page.changes, *verified(script, cures, page, trace_of, say)
     return replace(report, changes=tuple(best_of_each_kind(helpful(known), NUM_CHANGES)))
+
+
+def refuse_budget(trace: MemoryTimeline) -> None:
+    """Raises: ValueError: compiled by a budget, which may take more than any trace has."""
+    budget = torch._functorch.config.activation_memory_budget
+    if IS_COMPILED in trace.provenance and budget < 1:
+        raise ValueError(
+            f"activation_memory_budget={budget}: it bounds what is kept, and the peak may rise as it falls (pytorch "
+            "#197838), above all that a trace has. Trace it without the budget, each block compiled by itself, or run "
+            "it on a card with measure_memory"
+        )
 
 
 def tried(say: Callable, words: str, trace: Callable[[], MemoryTimeline]) -> MemoryTimeline | None:
@@ -259,7 +332,7 @@ def grown(
 
 
 def verified(
-    build: Callable, cures: Sequence[Change], before_bytes: int, trace_of: Callable, say: Callable
+    build: Callable, cures: Sequence[Change], page: Diagnosis, trace_of: Callable, say: Callable
 ) -> Iterator[Effect]:
     """The cures that can be made, each known by a trace of the program with that change, ``trace_of(name)``."""
     is_script = isinstance(build, Script)  # nobody can halve from outside what build() makes
@@ -272,7 +345,7 @@ def verified(
         name = f"{cure.name} ({option})" if option and cure is HALF_BATCH else cure.name
         yield Effect(
             change=replace(cure, name=name),
-            before_bytes=before_bytes,
+            before_bytes=page.peak_reserved_bytes,
             after_bytes=replay_trace(trace).peak_reserved_bytes,
-            how="second trace",
+            how="second trace" + ", uncompiled" * (IS_COMPILED in trace.provenance),
         )

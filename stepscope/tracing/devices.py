@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._device import _device_constructors
+from torch.utils import _device
 
 from memkit.formula.kernels import Stages
 from memkit.program.hooks import tensors_in
@@ -100,6 +100,8 @@ def four_bit_product(
 BY_NAME["bitsandbytes.gemm_4bit.default"] = four_bit_product
 
 
+CONSTRUCTORS = _device._device_constructors()
+
 COUNTED_ON_CARD = (
     "a tensor made without device= is copied to the card, where a trace counts it from its birth; for data "
     'that stays in the host\'s memory say device="cpu" where it is made'
@@ -124,7 +126,10 @@ class ScriptCard(ShapesOnly, Card):
             kwargs["generator"] = None
         if self.places.off_card and func not in self.of_places and torch.is_grad_enabled():
             args = self.places.of_one_kind(args)
-        place = place_named(kwargs.get("device")) if kwargs else None
+        kwargs = kwargs or {}
+        if _device.CURRENT_DEVICE and kwargs.get("device") is None and func in CONSTRUCTORS:
+            kwargs["device"] = _device.CURRENT_DEVICE  # by torch.set_default_device
+        place = place_named(kwargs.get("device"))
         if place is None or place is Place.HOST:
             return super().__torch_function__(func, types, args, kwargs)
         kwargs["device"] = META
@@ -141,6 +146,7 @@ class ScriptCard(ShapesOnly, Card):
 def rules_of_places() -> dict:
     """Which handler answers which call of torch that has to do with a place."""
     rules = {
+        torch.device: _device_of_number,
         Tensor.get_device: functools.partial(_property, lambda at: 0 if at is Place.CARD else -1),
         Tensor.pin_memory: lambda mode, func, args, kwargs: args[0],
         Tensor.cuda: functools.partial(_to_place, Place.CARD),
@@ -162,8 +168,14 @@ def rules_of_places() -> dict:
         is_there = functools.partial(operator.is_, place)
         rules[getattr(Tensor, name).__get__] = functools.partial(_property, is_there)
     rules |= dict.fromkeys((Tensor.__bool__, Tensor.__int__, Tensor.__index__), _read)
-    rules |= dict.fromkeys(_device_constructors() - FROM_DATA, _factory)
+    rules |= dict.fromkeys(CONSTRUCTORS - FROM_DATA, _factory)
     return rules | dict.fromkeys(FROM_DATA, _from_data)
+
+
+def _device_of_number(mode, func, args, kwargs):
+    """``torch.device(0)`` is that card; a torch without one refuses it."""
+    is_number = not kwargs and len(args) == 1 and place_named(args[0]) is Place.CARD
+    return Place.CARD.value if is_number and isinstance(args[0], int) else func(*args, **kwargs)
 
 
 def _property(of_place, mode, func, args, kwargs):

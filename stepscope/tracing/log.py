@@ -98,8 +98,9 @@ def as_compiled(tracer, compile, model=None, **options):
 
 
 ABOUT_NUMBER, OWN_LINE, KEPT_FOR_METRICS = "about the number", "own line", "kept for metrics"
+IS_COMPILED = "is compiled"
 """In a timeline's provenance: what a reader of its peak has to know, a sentence a line; the program's line then; where
-a ``Trainer`` keeps the logits of its evaluation."""
+a ``Trainer`` keeps the logits of its evaluation; whether ``torch.compile`` was to run."""
 
 
 BETWEEN_STEPS = "evaluation", "save", "load"

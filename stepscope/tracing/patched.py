@@ -15,9 +15,10 @@ from stepscope.tracing.checkpoints import saved_without_values, unflattened, wri
 from stepscope.tracing.scratch_disk import ON
 from stepscope.tracing.values import ShapesOnly
 
+AS_MADE_OF = "a compiled function is traced as the code it was made of"
 COMPILED = (
-    "a compiled function is traced as the code it was made of: compiled, it keeps other tensors for its "
-    "backward and makes fewer in between; measure_memory runs it compiled"
+    f'{AS_MADE_OF}: by mode="default" it takes no more than all that this code keeps, and no less than weights, '
+    "gradients and states; CUDA graphs (reduce-overhead) and autotuning may add to it: measure_memory runs it compiled"
 )
 
 
@@ -120,7 +121,7 @@ def as_a_script_needs(mode: ShapesOnly):
 
     def scripted(code, *_, **__):
         """The code itself: torch.jit reads the source of functions for which others stand here."""
-        mode.warn_once("scripted", f"torch.jit.script: {COMPILED}", in_torch=True, in_report=True)
+        mode.warn_once("scripted", f"torch.jit.script: {AS_MADE_OF}", in_torch=True, in_report=True)
         if isinstance(code, torch.nn.Module):
             vars(code).setdefault("save", write_empty)
         return code

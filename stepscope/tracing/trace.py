@@ -27,6 +27,7 @@ from stepscope.tracing.evaluations import Evaluations
 from stepscope.tracing.host import META, Place, Places, place_named
 from stepscope.tracing.log import (
     ABOUT_NUMBER,
+    IS_COMPILED,
     KEPT_FOR_METRICS,
     OWN_LINE,
     Progress,
@@ -117,6 +118,8 @@ def trace_script(
     said = {ABOUT_NUMBER: "\n".join(about_number)} if about_number else {}
     if kept and tracer.evaluations.keeps_for_metrics:
         said[KEPT_FOR_METRICS] = tracer.evaluations.keeper
+    if "compiled" in tracer.warned:
+        said[IS_COMPILED] = "yes"
     if timeline.events and (line := tracer.log.line_at(timeline.events.peak())):
         said[OWN_LINE] = line
     return replace(timeline, source_lines=tracer.lines.texts, provenance=timeline.provenance | said)
@@ -341,6 +344,7 @@ def recording(device: str, *, starts_in_host: bool = False):
         # A real tensor is the host's, which the CPU's rules alone count.
         stack.enter_context(watching_threads(lambda tensor: device == "cpu" or tensor.is_meta))
         tracer.known, tracer.about_number = mode.known, mode.about_number
+        tracer.warned = mode.warned
         # a CPU's mode has none: nothing moves
         tracer.places = getattr(mode, "places", tracer.places)
         mode.before_write = tracer.before_write

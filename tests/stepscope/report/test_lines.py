@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from memkit import measure_memory
-from stepscope.tool.command_line import card_named, main
+from stepscope.tool.cards import card_named
+from stepscope.tool.command_line import main
 from stepscope.tool.script import Script
 from stepscope.tracing.trace import trace_script
 
@@ -80,9 +81,25 @@ def test_a_program_is_told_its_own_memory(report):
 def test_what_is_traced_otherwise_than_it_runs_stands_on_the_page(report):
     page, _ = report(LOOP.replace("opt =", "net.compile(); opt ="))
     assert "About this number: a compiled function is traced as the code it was made of" in page
+    varied = LOOP.replace("opt =", "net.compile(); opt =").replace(
+        "randn(8,", "randn(int(__import__('sys').argv[1]),"
+    )
+    page, _ = report(varied, "--vary", "N", "--card", "1GiB", "--", "N")
+    assert "About this number: a compiled function is traced as the code it was made of" in page
     page, _ = report(LOOP.replace("net(torch", "torch.cumprod(net.weight[0], 0); net(torch"))
     assert re.search("About this number: cumprod has a backward", page)
     assert "About this number" not in report(LOOP)[0]
+
+
+def test_the_advice_stands_in_the_first_ten_lines(report):
+    """The first line, its table of at most three rows, and only then the step by part and the cards."""
+    lines = report(LOOP.replace("1024", "4096"))[0].splitlines()
+    (head,) = [number for number, line in enumerate(lines) if line.startswith("what would help")]
+    rows = [
+        number for number, line in enumerate(lines) if line.endswith(("second trace", "replay"))
+    ]
+    assert head < rows[0] <= rows[-1] < 10 and len(rows) <= 3
+    assert rows[-1] < min(n for n, line in enumerate(lines) if line.startswith("instant"))
 
 
 def test_data_parallel_over_two_cards_is_refused(report):
@@ -277,17 +294,35 @@ def test_what_is_printed_early_is_not_printed_again(report):
         ("Tesla V100", "V100 16 GB"),
         ("H100-SXM5", "H100 SXM"),
         ("MI300X", "MI300X"),
+        ("H100 80GB", "H100 PCIe"),
         ("24GiB", "card of 24GiB"),
+        ("24 gb", "card of 24 gb"),
+        ("16G", "card of 16G"),
+        ("a10g", "A10G (22.20 GiB, no more is known)"),
+        ("RTX A6000", "RTX A6000 (47.54 GiB, no more is known)"),
+        ("rtx 4090 laptop", "RTX 4090 Laptop (16 GB, no more is known)"),
+        ("4060 Ti", "RTX 4060 Ti 8 GB (8 GB, no more is known)"),
+        ("4060Ti 16GB", "RTX 4060 Ti 16 GB (16.00 GiB, no more is known)"),
+        ("5080", "RTX 5080 (16 GB, no more is known)"),
+        ("RTX PRO 6000 Blackwell", "RTX PRO 6000 (94.97 GiB, no more is known)"),
+        ("GB200", "GB200 (186 GB, no more is known)"),
+        ("MI355X", "MI355X (288 GiB, no more is known)"),
     ],
 )
 def test_a_card_has_any_name_that_people_use(text, name):
     card = card_named(text)
-    assert card.name == name and (name != "card of 24GiB" or card.memory_bytes == 24 * 2**30)
+    assert card.name == name
+    sizes = {"24GiB": 24 * 2**30, "24 gb": 24 * 10**9, "RTX A6000": 51045686312, "5080": 16 * 10**9}
+    assert card.memory_bytes == sizes.get(text, card.memory_bytes)
 
 
-@pytest.mark.parametrize("text", ["RTX 9", "24", "card", "", "40"])
+@pytest.mark.parametrize(
+    "text", ["RTX 9", "24", "card", "", "40", "5090 laptop", "M3 Max", "TPU v4"]
+)
 def test_what_names_no_card_is_refused(text):
-    with pytest.raises(ValueError, match="is not one of"):
+    with pytest.raises(
+        ValueError, match="is not one of.*of any other say the memory, such as 24GiB"
+    ):
         card_named(text)
 
 

@@ -202,6 +202,12 @@ def test_a_changed_program_is_the_program_with_the_change():
     # the next four: test_between_steps; the last two: test_scripts_of_people
     told |= {"zero_grad_after_step", "del_outputs", "del_before_backward", "without_cache"}
     told |= {"argmax_logits", "loaded_to_host"}  # test_kept_logits, test_between_steps
+    told |= {
+        "loss_in_pieces",
+        "no_dropout_of_adapters",
+        "adapters_as_base",
+        "bucket_views",
+    }  # test_cures
     assert set(PROGRAM_CHANGES) == told | {"eight_bit", "half_batch"}
 
 

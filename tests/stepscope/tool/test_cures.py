@@ -1,0 +1,261 @@
+"""Cures that maintainers give: each against the program in which somebody wrote it, the loss in pieces against torch's
+own; and what torch.compile makes of a program against what it took when it was compiled.
+"""
+
+import copy
+import gc
+import shutil
+from functools import partial
+from textwrap import dedent
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from memkit import measure_memory
+from memkit.units import MIB
+from stepscope.allocator.replay import replay_trace
+from stepscope.tool.changed import _pieces_loss, changed_build, changes_for
+from stepscope.tool.program_report import report_on
+from stepscope.tool.script import Script
+from stepscope.tracing.trace import trace_script
+
+ADAPTERS = """
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = dict(hidden_size=128, intermediate_size=256, num_hidden_layers=4, num_attention_heads=4)
+    config = LlamaConfig(vocab_size=VOCAB, **sizes)
+    model = LlamaForCausalLM._from_config(config, dtype=torch.bfloat16).cuda()
+    lora = LoraConfig(r=4, lora_dropout=DROPOUT, target_modules=["q_proj", "k_proj", "v_proj"], task_type="CAUSAL_LM")
+    model = get_peft_model(model, lora, autocast_adapter_dtype=CASTS).train()
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    for _ in range(3):
+        tokens = torch.randint(VOCAB, (2, 1024), device="cuda")
+        model(input_ids=tokens, labels=tokens).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+PARALLEL = """
+    import torch
+    from torch import distributed, nn
+
+    distributed.init_process_group("nccl")
+    model = nn.Sequential(*(nn.Linear(512, 512) for _ in range(4))).cuda()
+    model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=VIEWS)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.randn(8, 512, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    def write(text: str, ranks: int = 0, **words: object) -> Script:
+        for word, value in words.items():
+            text = text.replace(word, str(value))
+        (tmp_path / "train.py").write_text(dedent(text), encoding="utf-8")
+        return Script(str(tmp_path / "train.py"), ranks=ranks)
+
+    return write
+
+
+def peak(build) -> int:
+    return trace_script(build).peak_bytes
+
+
+@pytest.mark.parametrize(
+    "change, cured",
+    [("no_dropout_of_adapters", {"DROPOUT": 0}), ("adapters_as_base", {"CASTS": False})],
+)
+def test_adapters_are_changed_as_peft_makes_them(change, cured, script):
+    as_it_is = {"VOCAB": 64, "DROPOUT": 0.1, "CASTS": True}
+    plain = peak(script(ADAPTERS, **as_it_is))
+    changed = peak(changed_build(script(ADAPTERS, **as_it_is), change))
+    by_hand = peak(script(ADAPTERS, **as_it_is | cured))
+    assert changed == pytest.approx(by_hand, rel=0.001) and by_hand < 0.96 * plain
+
+
+def test_ddp_is_changed_as_its_own_argument_makes_it(script):
+    """The gradients of four layers stand once, and not twice, but for DDP's first bucket of 1 MiB."""
+    plain = peak(script(PARALLEL, ranks=2, VIEWS=False))
+    changed = peak(changed_build(script(PARALLEL, ranks=2, VIEWS=False), "bucket_views"))
+    gradients = 4 * 4 * (512**2 + 512)
+    assert changed == peak(script(PARALLEL, ranks=2, VIEWS=True))
+    assert plain - changed == pytest.approx(gradients - MIB, rel=0.05)
+
+
+@pytest.fixture
+def model():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        vocab_size=99,
+    )
+    torch.manual_seed(0)
+    return transformers.LlamaForCausalLM(config)
+
+
+def test_the_loss_in_pieces_is_the_loss(model):
+    """transformers' own loss and its gradients, with a target that is left out and a last piece that is short."""
+    tokens = torch.randint(99, (3, 200))
+    labels = tokens.masked_fill(torch.rand(3, 200) < 0.3, -100)
+    in_pieces = copy.deepcopy(model)
+    assert _pieces_loss(in_pieces)
+    sums = []
+    for one in (model, in_pieces):
+        loss = one(input_ids=tokens, labels=labels, num_items_in_batch=3 * 199).loss
+        loss.backward()
+        sums.append(loss.item())
+    assert sums[1] == pytest.approx(sums[0], rel=1e-5)
+    for ours, theirs in zip(in_pieces.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_the_logits_of_all_tokens_never_stand_at_once(script, monkeypatch):
+    """2,048 tokens of 20,000 words in bf16, twice in float32 and their gradient; a piece has an eighth of them."""
+    words = {"VOCAB": 20_000, "DROPOUT": 0, "CASTS": False}
+    plain = peak(script(ADAPTERS, **words))
+    changed = peak(changed_build(script(ADAPTERS, **words), "loss_in_pieces"))
+    assert plain - changed > 2048 * 20_000 * (2 + 4 + 4) * 7 / 8
+    monkeypatch.setattr("stepscope.tool.changed.PIECE", 2048)
+    whole = peak(changed_build(script(ADAPTERS, **words), "loss_in_pieces"))
+    assert whole - changed > 2048 * 20_000 * 4 * 7 / 8
+
+
+def test_a_program_is_offered_what_it_can_take():
+    assert changes_for(nn.ModuleDict(), "default", nn.Dropout(0.1)) == {"no_dropout_of_adapters"}
+    assert changes_for(nn.ModuleDict(), "default", nn.Dropout(0)) == set()
+    assert changes_for(nn.Sequential(), "0", nn.Dropout(0.1)) == set()
+    assert changes_for(nn.Module(), "lm_head", nn.Linear(2, 2)) == set()
+
+
+def test_a_report_of_adapters_names_the_lines(script):
+    told: list[str] = []
+    report = report_on(script(ADAPTERS, VOCAB=20_000, DROPOUT=0.1, CASTS=True), say=told.append)
+    assert report.changes[0].name.startswith("the loss in pieces")
+    assert "tracing again: LoraConfig(lora_dropout=0)" in told
+    assert report.frozen_bytes == 0 and "in float32 and not trained" not in report.about
+
+
+def test_frozen_weights_in_float32_are_said(script):
+    """By hand: four blocks of two norms, four squares and three products of the MLP; the last norm and two tables."""
+    text = ADAPTERS.replace("dtype=torch.bfloat16", "dtype=torch.float32")
+    report = report_on(script(text, VOCAB=20_000, DROPOUT=0, CASTS=True))
+    block = 2 * 128 + 4 * 128**2 + 3 * 128 * 256
+    assert report.frozen_bytes == 4 * (4 * block + 128 + 2 * 20_000 * 128)
+    assert "are in float32 and not trained: half of that in bfloat16" in report.about
+    assert str(report).index("what would help most") < str(report).index("weights  ")
+
+
+class Block(nn.Module):
+    def __init__(self, width=128):
+        super().__init__()
+        self.norm, self.scores = nn.LayerNorm(width), nn.Linear(width, 3 * width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x):
+        q, k, v = self.scores(self.norm(x)).unflatten(-1, (3, 4, -1)).permute(2, 0, 3, 1, 4)
+        heads = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v
+        return x + self.mlp(heads.transpose(1, 2).flatten(2))
+
+
+class Net(nn.Module):
+    def __init__(self, runs_again: bool):
+        super().__init__()
+        self.blocks, self.runs_again = nn.ModuleList(Block() for _ in range(4)), runs_again
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.runs_again else block(x)
+        return x
+
+
+def compiled_build(runs_again: bool, compiles: str, device: str):
+    net, x = Net(runs_again).to(device), torch.randn(4, 128, 128, device=device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, foreach=False)
+    if compiles == "blocks":
+        for block in net.blocks:
+            block.compile()
+    else:
+        net = torch.compile(net)
+
+    def step():
+        net(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles with g++ on a CPU")
+@pytest.mark.parametrize("runs_again, compiles", [(False, "all"), (True, "all"), (True, "blocks")])
+def test_what_compiled_code_took_lies_in_its_range(runs_again, compiles):
+    """Inductor's own run on a CPU. Blocks that are compiled one by one in checkpoints run again one by one."""
+    report = report_on(partial(compiled_build, runs_again, compiles, "cuda"))
+
+    def warm():
+        step = compiled_build(runs_again, compiles, "cpu")
+        step()
+        return step
+
+    torch.compiler.reset()
+    gc.collect()
+    ran = measure_memory(warm, device="cpu", steps=1).peak_bytes
+    assert report.least_bytes < ran < report.most_bytes
+    widest = trace_script(partial(compiled_build, False, compiles, "cuda")).peak_bytes
+    is_widest = report.most_bytes == pytest.approx(widest, rel=0.01)
+    assert is_widest == (compiles == "all")
+    assert "compiled: between" in report.headline and "uncompiled, in backward" in report.headline
+    ways = {change.how for change in report.changes}
+    assert ways <= {"replay", "second trace, uncompiled"} and (runs_again or len(ways) > 0)
+
+
+def test_a_budget_is_refused_with_the_way_out():
+    with torch._functorch.config.patch(activation_memory_budget=0.2):
+        with pytest.raises(
+            ValueError, match=r"budget=0.2: .* each block compiled .* measure_memory"
+        ):
+            report_on(partial(compiled_build, False, "all", "cuda"))
+        assert report_on(partial(plain_build)).most_bytes > 0
+
+
+def plain_build():
+    net = nn.Linear(512, 512, device="cuda")
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step():
+        net(torch.randn(8, 512, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+DEFAULT_DEVICE = """
+    import torch
+    torch.set_default_device(DEVICE)
+    assert torch.device(0) == torch.device("cuda", 0)
+    model = torch.nn.Linear(2048, 2048)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.randn(8, 2048)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("device", ["'cuda'", "0", "torch.device('cuda', 0)"])
+def test_the_default_device_is_where_a_programs_tensors_are(device, script):
+    """A weight and its gradient of 16 MiB each, which stood in the host's memory before."""
+    replay = replay_trace(trace_script(script(DEFAULT_DEVICE, DEVICE=device)))
+    assert 32 * MIB < replay.peak_allocated_bytes < 33 * MIB
