@@ -28,6 +28,8 @@ LONE := tests/book tests/browser tests/hub
 COMPARE = TQDM_DISABLE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadscope --nbval --nbval-current-env \
     --nbval-sanitize-with tests/nbval_sanitize.cfg --nbval-cell-timeout 300
 
+FUNCTIONS_RUN = $(BIN)/python tests/kit_alone/functions_run.py
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help lab hub load labs guide slides handouts site site-check check test lessons sweep exhaustive run-notebooks bench record figures clean
@@ -69,21 +71,25 @@ site-check: $(VENV)/.test site  ## links, alt texts, axe-core, keys, panels and 
 check: $(VENV)/.test    ## for the change at hand: the tests of a folder or module (ROOM=formula), or of what has changed since the last commit
 	@$(BIN)/python tests/layers.py check $(ROOM)
 
-test: $(VENV)/.test     ## for a commit: every module, 00 to 06 with exercises and further cell by cell without stepscope, one walk in a browser
+test: $(VENV)/.test     ## for a commit: every module, one walk in a browser, and of 00 to 06 what runs a function that has changed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(PYTEST) -n 2 --dist loadscope -m "not sweep and $(QUICK)"
 	$(PYTEST) -m "not sweep and $(ALONE)" $(LONE)
-	@$(MAKE) --no-print-directory lessons
+	@$(MAKE) --no-print-directory lessons PART_ONE="$$($(FUNCTIONS_RUN) changed $(PART_ONE))"
 	@$(BIN)/python tests/layers.py left test
 
-lessons:
-	$(if $(PART_ONE),PYTHONPATH=$(CURDIR)/tests/kit_alone $(COMPARE) $(PART_ONE))
+lessons: $(VENV)/.test  ## 00 to 06 with exercises and further, cell by cell without stepscope; notes which functions each of them runs
+	$(if $(PART_ONE),PYTHONPATH=$(CURDIR)/tests/kit_alone $(COMPARE) -p functions_run $(PART_ONE), \
+	    @echo "00 to 06: of all that they run nothing has changed")
 
 sweep: $(VENV)/.test site-check ## what make test leaves out: other people's programs, layouts, hub, site, the other chapters
 	$(PYTEST) -n 2 --dist loadscope -m "sweep and $(QUICK)"
 	$(PYTEST) -m "sweep and $(ALONE)" $(LONE)
 	$(if $(OTHERS),$(COMPARE) $(OTHERS))
+	rm -rf artefacts/functions_run
+	@$(MAKE) --no-print-directory lessons
+	$(FUNCTIONS_RUN) check
 	@$(BIN)/python tests/layers.py left sweep
 
 exhaustive: $(VENV)/.test       ## by the hundred what the sweep has by the dozen

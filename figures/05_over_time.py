@@ -7,7 +7,9 @@ from book.small_gpt import SMALL_GPT
 from memkit import OptimizerConfig, TrainingSetup, trace_memory, training_build
 from memkit.pictures.timeline import over_time_figure
 
-model = replace(SMALL_GPT, num_layers=4, hidden_size=256, num_heads=8, intermediate_size=1024)
+model = replace(
+    SMALL_GPT, num_layers=4, hidden_size=256, num_heads=8, num_kv_heads=8, intermediate_size=1024
+)
 fused = OptimizerConfig(implementation="fused")
 one = TrainingSetup(model=model, optimizer=fused, micro_batch_size=4, seq_len=128, device="cpu")
 setups = {

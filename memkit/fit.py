@@ -39,11 +39,11 @@ LARGER_SINCE = {
 }
 """By major compute capability, the version of torch from which on it takes the larger one; all others never do."""
 
-NEWEST = "2.13"
+ASSUMED_TORCH = "2.13"
 """The version of torch that is meant where none is named."""
 
 
-def workspace_bytes(compute_capability: tuple[int, int], torch_version: str = NEWEST) -> int:
+def workspace_bytes(compute_capability: tuple[int, int], torch_version: str = ASSUMED_TORCH) -> int:
     """Bytes of one cuBLAS workspace, where ``CUBLAS_WORKSPACE_CONFIG`` does not say otherwise.
 
     Raises: ValueError: a version that is none or is below 2.0, no pair of numbers.

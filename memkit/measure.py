@@ -188,7 +188,7 @@ class Recorder:
 
 
 @dataclass(slots=True)
-class Entry:
+class RecordLine:
     """One line of a machine's record: a mark (no address), or bytes taken (> 0) or given back (< 0)."""
 
     address: int | None = None
@@ -203,12 +203,12 @@ class Entry:
 class Record:
     """What a machine noted, in order."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[RecordLine] = field(default_factory=list)
     reserved_peak_bytes: int | None = None
     notes: dict[str, str] = field(default_factory=dict)
 
 
-def replayed(entries: list[Entry], marks: list[list[tuple]]) -> Log:
+def replayed(entries: list[RecordLine], marks: list[list[tuple]]) -> Log:
     """The log of a record: the marks' changes are made at the moment they were made in."""
     log, blocks, marks = Log(), {}, iter(marks)
     for entry in entries:
@@ -253,19 +253,19 @@ def cpu_record() -> Iterator[Record]:
     record.entries = [entry for _, entry in sorted(timed, key=lambda item: item[0])]
 
 
-def read_events(root) -> Iterator[tuple[int, Entry]]:
+def read_events(root) -> Iterator[tuple[int, RecordLine]]:
     """(Time, entry) of an event of the profiler's tree and of all events inside it."""
     waiting, births = [(root, ())], {}
     while waiting:
         event, callers = waiting.pop()
         fields = event.extra_fields
         if event.name == MARK:
-            yield event.start_time_ns, Entry()
+            yield event.start_time_ns, RecordLine()
         elif isinstance(fields, torch._C._profiler._ExtraFields_Allocation):
             operation, size = operation_of(callers), fields.alloc_size
             # as a dispatch mode names it; 8 bytes outside any are a Python number on its way in
             name = operation.name.replace("::", ".") if operation else NUMBER * (abs(size) == 8)
-            entry = Entry(fields.ptr, size, name)
+            entry = RecordLine(fields.ptr, size, name)
             if entry.num_bytes > 0:
                 births[entry.address] = entry, operation
                 if name == "aten._to_copy":
@@ -313,11 +313,11 @@ def cuda_record(mark_sizes: tuple[int, ...]) -> Iterator[Record]:
     record.notes = {"max_memory_allocated": str(torch.cuda.max_memory_allocated())}
 
 
-def cuda_entries(lines: list[dict], mark_sizes: tuple[int, ...]) -> list[Entry]:
+def cuda_entries(lines: list[dict], mark_sizes: tuple[int, ...]) -> list[RecordLine]:
     """The entries of one device's trace in a snapshot; a mark is blocks of these sizes, each freed at once."""
     signs = {"alloc": 1, "free_requested": -1}
     entries = [
-        Entry(line["addr"], signs[line["action"]] * line["size"])
+        RecordLine(line["addr"], signs[line["action"]] * line["size"])
         for line in lines
         if line["action"] in signs
     ]
@@ -325,7 +325,7 @@ def cuda_entries(lines: list[dict], mark_sizes: tuple[int, ...]) -> list[Entry]:
     merged, position = [], 0
     while position < len(entries):
         is_mark = [entry.num_bytes for entry in entries[position : position + len(mark)]] == mark
-        merged.append(Entry() if is_mark else entries[position])
+        merged.append(RecordLine() if is_mark else entries[position])
         position += len(mark) if is_mark else 1
     return merged
 

@@ -14,7 +14,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from memkit.formula.activations import Entry, Kept, Ledger, activation_bytes, entries_of, ledger_of
+from memkit.formula.activations import (
+    Kept,
+    KeptStorage,
+    Ledger,
+    activation_bytes,
+    entries_of,
+    ledger_of,
+)
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.liveness import Walk
 from memkit.formula.model import model_of
@@ -76,7 +83,7 @@ def block_products(setup: TrainingSetup) -> tuple[Product, ...]:
     for op in one.graph.operations:
         if op.unit == 1 and op.kind in OPS and op.reads:
             name = names.get(op.kind, op.name)
-            outputs = (entries.get(x, Entry(x, x.name)).line(one.graph) for x in op.makes)
+            outputs = (entries.get(x, KeptStorage(x, x.name)).line(one.graph) for x in op.makes)
             products.append(Product(name=name, op=op.kind, flops=op.flops, outputs=tuple(outputs)))
     return tuple(products)
 

@@ -35,6 +35,9 @@ SWEEP = {
     "tests/book/test_part_one.py": "the kit's tests without stepscope",
     "tests/book/test_cuda_cells.py::test_a_program_of_make_record": "programs of make record on a pretend card",
     "tests/book/test_cuda_cells.py::test_an_assert_of_a_cell_sees": "mistakes that a CUDA cell's asserts see",
+    "tests/book/test_cuda_cells.py::test_a_cell_runs_on_a_pretend_card[1": "cells of 10 to 13 on a pretend card",
+    "tests/book/test_lesson_12.py": "lesson 12's UNet beside diffusers' own",
+    "tests/stepscope/widgets/test_panels.py::test_any_corner_is_shown_or_refused": "corners of Part II's panels",
     "tests/book/test_card_notebooks.py": "whole notebooks on a pretend card",
     "tests/book/test_gpu_run.py::test_a_dry_run": "a dry run of all measurements",
     "tests/book/test_gpu_run.py::test_ranks_keep": "a dry run of all measurements",
@@ -61,6 +64,7 @@ LEFT = {
     "test": (
         *dict.fromkeys(SWEEP.values()),
         "the site",
+        "those notebooks of 00 to 06 that run nothing that has changed",
         "chapters 07 to 13 and the appendices: make sweep",
     ),
     "sweep": ("cases by the hundred of what stands in it by a dozen: make exhaustive",),

@@ -110,13 +110,12 @@ def test_the_hook_refuses_it():
 def test_the_notebook_stage_runs_chapters_00_to_06_so():
     """``tests/book/test_part_one.py`` begins each of them without the instrument."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert (
-        "$(MAKE) --no-print-directory lessons\n"
-        in makefile.partition("\ntest:")[2].partition("\n\n")[0]
-    )
+    for verb, words in (("test", "lessons PART_ONE="), ("sweep", "lessons\n")):
+        recipe = makefile.partition(f"\n{verb}:")[2].partition("\n\n")[0]
+        assert f"$(MAKE) --no-print-directory {words}" in recipe
     _, _, stage = makefile.partition("\nlessons:")
     assert f"PYTHONPATH=$(CURDIR)/{FOLDER}" in stage.partition("\n\n")[0]
-    assert "$(COMPARE) $(PART_ONE)" in stage.partition("\n\n")[0]
+    assert "$(COMPARE) -p functions_run $(PART_ONE)" in stage.partition("\n\n")[0]
     shown = subprocess.run(
         ["make", "--silent", "--eval", "shown: ; @echo $(PART_ONE)", "shown"],
         cwd=ROOT,

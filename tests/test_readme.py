@@ -16,7 +16,14 @@ CONTRIBUTING = (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8"
 STEPSCOPE = (ROOT / "stepscope" / "README.md").read_text(encoding="utf-8")
 CODE, OUTPUT = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", STEPSCOPE, re.DOTALL).groups()
 PAGES = ("README.md", "stepscope/README.md", "dev/MACHINES.md", "dev/NUMBERS.md")
-PAGES += (".github/CONTRIBUTING.md", "course/MONDAY.md", "course/GUIDE.md", "course/hub/README.md")
+PAGES += (
+    ".github/CONTRIBUTING.md",
+    "course/MONDAY.md",
+    "course/GUIDE.md",
+    "course/hub/README.md",
+    "course/hub/TLJH.md",
+    "course/hub/KUBERNETES.md",
+)
 
 
 def test_the_code_prints_what_stands_under_it():

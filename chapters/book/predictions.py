@@ -71,16 +71,14 @@ def compare_guesses(answers: Mapping[str, str]) -> Text:
 
     Raises: ValueError: nothing was asked under a name; the cell that asks has not run.
     """
-    lines = []
+    compared = []
     for name, answer in answers.items():
         if name not in QUESTIONS:
             raise ValueError(
                 f"no guess {name!r} was asked for; run the cells above. Asked: {', '.join(QUESTIONS)}"
             )
         asked = QUESTIONS[name]
-        lines += [
-            asked.question,
-            f"    your guess: {asked.guess or 'none'}",
-            f"    the answer: {answer}",
-        ]
-    return on_page("\n".join(lines))
+        compared.append(
+            f"{asked.question}\n    your guess: {asked.guess or 'none'}\n    the answer: {answer}"
+        )
+    return on_page(*compared, between="\n")

@@ -2,7 +2,8 @@
 
 Chapter 01 has a second sheet: the ledger of a block and a blank timeline to draw one's own run into. The site's
 ``handouts.html`` shows all of them, and prints the one whose address is open; ``make handouts`` makes files of them.
-``python dev/site/handouts.py build/site build/handouts`` prints each to ``01.pdf`` and so on, and all to ``all.pdf``.
+``python dev/site/handouts.py build/site build/handouts`` prints each to ``01.pdf`` and so on, all to ``all.pdf``, and
+appendix D's sheet for the wall to ``D.pdf``, on A3.
 """
 
 import base64
@@ -11,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,10 +21,13 @@ from notebook_page import Files, Page
 from dev.notebooks import family_of
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FIGURES = Path(__file__).resolve().parents[2] / "figures"
 SECTIONS = ("You will be able to", "Common mistakes", "Summary")
 AXES = (
     "Empty axes of two training steps: bytes upwards, the phases of each step from left to right."
 )
+WALL = """<style>@page {{ size: A3 landscape; margin: 8mm }} body {{ margin: 0 }}
+img {{ width: 100%; max-height: 280mm; object-fit: contain }}</style><img src="{picture}">"""
 NOTES = '<div class="notes"><h3>Notes</h3></div>'
 
 
@@ -151,8 +156,16 @@ def print_page(browser: str, address: str, pdf: Path) -> None:
     )
 
 
+def print_wall(browser: str, pdf: Path) -> None:
+    """Appendix D's picture, as large as A3 is."""
+    with tempfile.NamedTemporaryFile("w", suffix=".html", encoding="utf-8") as sheet:
+        sheet.write(WALL.format(picture=(FIGURES / "D_cheat_sheet.svg").as_uri()))
+        sheet.flush()
+        print_page(browser, Path(sheet.name).as_uri(), pdf)
+
+
 def write_handouts(site: Path, folder: Path) -> None:
-    """A PDF for each chapter, and one of all. Raises: ValueError: there is no Chromium."""
+    """A PDF for each chapter, one of all, and the sheet for the wall. Raises: ValueError: there is no Chromium."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         raise ValueError(
@@ -164,6 +177,8 @@ def write_handouts(site: Path, folder: Path) -> None:
     for name, mark in [("all", ""), *((number, f"#handout-{number}") for number in numbers)]:
         print_page(browser, f"{page.as_uri()}{mark}", folder / f"{name}.pdf")
         print(folder / f"{name}.pdf")
+    print_wall(browser, folder / "D.pdf")
+    print(folder / "D.pdf")
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ class Ledger(Printable):
 
 
 @dataclass
-class Entry:
+class KeptStorage:
     """A storage that is kept: by whom, in which section of the model and in which unit first."""
 
     tensor: Tensor
@@ -131,9 +131,9 @@ def kept_by(op: Operation, named: dict[Tensor, str]) -> Iterator[tuple[Tensor, s
             yield x.base, by, "checkpoint" if is_state else ""
 
 
-def entries_of(model: Transformer) -> dict[Tensor, Entry]:
+def entries_of(model: Transformer) -> dict[Tensor, KeptStorage]:
     """Every storage that is kept, in the order in which it is first kept; casts of parameters are in no ledger."""
-    entries: dict[Tensor, Entry] = {}
+    entries: dict[Tensor, KeptStorage] = {}
     casts = {x for op in model.graph.operations if op.is_cast for x in op.makes}
     for op in model.graph.operations:
         for x, by, section in kept_by(op, model.graph.named):
@@ -143,7 +143,7 @@ def entries_of(model: Transformer) -> dict[Tensor, Entry]:
             if entry is None:
                 # before a reader has renamed it
                 name = op.name if op.is_saved and x is op.makes[0] else x.name
-                entries[x] = Entry(x, name, section or op.section, op.unit, [by])
+                entries[x] = KeptStorage(x, name, section or op.section, op.unit, [by])
             elif not section and entry.section == op.section and by not in entry.by:
                 entry.by.append(by)
     return entries
@@ -180,7 +180,7 @@ def activation_bytes(setup: TrainingSetup) -> int:
     """
     model = model_of(setup)
     end = len(model.units) + 1
-    ones = Entry(model.loss, "gradient of the loss, 1", "loss", end, ["backward()"])
+    ones = KeptStorage(model.loss, "gradient of the loss, 1", "loss", end, ["backward()"])
     return ledger_of(model, "activations", range(end + 1), [ones]).held_bytes
 
 
@@ -200,7 +200,7 @@ def autocast_cast_bytes(setup: TrainingSetup) -> int:
 
 
 def ledger_of(
-    model: Transformer, title: str, units: Iterable[int], more: Iterable[Entry] = ()
+    model: Transformer, title: str, units: Iterable[int], more: Iterable[KeptStorage] = ()
 ) -> Ledger:
     """Lines of these units, equal ones counted. What a strategy has moved to the host is left out."""
     setup, lines = model.setup, Counter()

@@ -5,10 +5,6 @@ autograd engine, ``Optimizer.step`` calls its hooks, a recomputation turns gradi
 the program runs, tells a recorder what passes, and leaves no trace in torch afterwards. The trace and the measurement
 use the same hooks, so a part means the same in both. ``torch_as_before`` puts back what a program set for all of
 torch.
-
-A recorder has ``now(change, *arguments)``, which names a method of ``Log`` to call, and ``saw(part, tensors)``. What is
-about to be trained comes as the part ``"trained"``: for a tensor whose allocation it has not seen the recorder raises
-``OutsideBuild``. ``is_empty`` says whether the program has put nothing into the memory that is watched.
 """
 
 import functools
@@ -36,13 +32,31 @@ from memkit.setup import DEVICES
 PLAIN = {Tensor, torch.nn.Parameter, FakeTensor}  # no tensor inside them
 
 
+class Recorder(Protocol):
+    """Whom ``watching`` tells what passes.
+
+    ``is_empty``: the program has put nothing into the memory that is watched; False where nobody knows yet.
+    """
+
+    is_empty: bool
+
+    def now(self, change: str, *arguments: object) -> None:
+        """A method of ``Log`` of this name is to be called with these."""
+
+    def saw(self, part: str, tensors: Iterable[Tensor]) -> None:
+        """These are ``weights``, ``gradients`` or ``states``; or ``trained``, those that are about to be.
+
+        Raises: OutsideBuild: one of those that are about to be trained was allocated where nobody watched.
+        """
+
+
 @runtime_checkable
 class FindsItsSteps(Protocol):
     """A program that runs by itself, as a training script does, and tells where its steps begin and end."""
 
     def import_libraries(self) -> None: ...
 
-    def run(self, steps: int, program: "Program", recorder) -> None: ...
+    def run(self, steps: int, program: "Program", recorder: Recorder) -> None: ...
 
 
 class OutsideBuild(ValueError):
@@ -55,7 +69,9 @@ class OutsideBuild(ValueError):
         )
 
 
-def run_steps(build: Callable[[], Callable] | FindsItsSteps, steps: int, recorder) -> None:
+def run_steps(
+    build: Callable[[], Callable] | FindsItsSteps, steps: int, recorder: Recorder
+) -> None:
     """Call ``build()`` and then its step ``steps`` times, and tell the recorder everything on the way.
 
     What finds its own steps runs in their place.
@@ -113,7 +129,7 @@ def outside(frame: FrameType | None, *homes: str) -> FrameType | None:
 class Program:
     """What is known of the program: its modules, the tensors it trains, and whether a backward is running."""
 
-    def __init__(self, recorder):
+    def __init__(self, recorder: Recorder):
         self.recorder = recorder
         self.modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self.trained: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
@@ -169,7 +185,7 @@ class Program:
 
 
 @contextmanager
-def watching(recorder) -> Iterator[Program]:
+def watching(recorder: Recorder) -> Iterator[Program]:
     """Hook and patch torch; both are gone on exit, whatever happened inside."""
     program = Program(recorder)
     run_backward, set_state = torch.autograd._engine_run_backward, torch.nn.Module.__setstate__

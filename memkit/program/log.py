@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, compress
+from typing import NamedTuple
 
 from memkit.timeline import Event, Events, Instant, MemoryTimeline
 from memkit.units import ALLOCATOR_BLOCK_BYTES, format_bytes
@@ -17,20 +18,43 @@ from memkit.units import ALLOCATOR_BLOCK_BYTES, format_bytes
 ALWAYS_SHOWS_PEAK = ("forward", "backward", "optimizer")
 
 
+class Birth(NamedTuple):
+    """What asked for a block: the operation, its place in the program, and the phase that the program was in."""
+
+    op: object
+    place: object
+    phase: str
+
+
+class Moment(NamedTuple):
+    """A phase, the step, and the how many-th of its kind it is there."""
+
+    phase: str
+    step: int
+    count: int
+
+
+class Mark(NamedTuple):
+    """An instant: a phase of this name ended before the event of this position."""
+
+    position: int
+    name: str
+    step: int
+    count: int
+
+
 @dataclass(slots=True)
 class Log:
     """What happened, in order: ``events[i]`` is a block's number at its birth, ``~number`` when it is freed.
 
-    ``births`` has the operation, the place and the phase of each birth; ``moments`` says when each event was: phase,
-    step, and which of its kind in the step. ``marks`` are the instants: (position in ``events``, name,
-    step, count). The sets hold block numbers.
+    ``births`` are by block, ``moments`` by event, and the sets hold block numbers.
     """
 
     sizes: list[int] = field(default_factory=list)
-    births: list[tuple[object, object, str]] = field(default_factory=list)
+    births: list[Birth] = field(default_factory=list)
     events: list[int] = field(default_factory=list)
-    moments: list[tuple[str, int, int]] = field(default_factory=list)
-    marks: list[tuple[int, str, int, int]] = field(default_factory=list)
+    moments: list[Moment] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
     live: set[int] = field(default_factory=set)
     weights: set[int] = field(default_factory=set)
     trained: set[int] = field(default_factory=set)
@@ -50,11 +74,11 @@ class Log:
     outer_phase: str = ""
 
     @property
-    def moment(self) -> tuple[str, int, int]:
-        """Phase, step and count, as the mark that ends the phase will say them."""
+    def moment(self) -> Moment:
+        """Now, as the mark that ends the phase will say it."""
         if self.phase == "optimizer":
-            return self.phase, self.step, self.num_optimizer_steps + 1
-        return self.phase, self.step, 1 if self.phase == "zero_grad" else self.micro_batch
+            return Moment(self.phase, self.step, self.num_optimizer_steps + 1)
+        return Moment(self.phase, self.step, 1 if self.phase == "zero_grad" else self.micro_batch)
 
     def allocate(self, num_bytes: int, op: object, place: object = None) -> int:
         """A block is born; returns its number."""
@@ -62,7 +86,7 @@ class Log:
             self.keep_recomputed()
         block = len(self.sizes)
         self.sizes.append(num_bytes)
-        self.births.append((op, place, self.phase))
+        self.births.append(Birth(op, place, self.phase))
         self.events.append(block)
         self.moments.append(self.moment)
         self.live.add(block)
@@ -90,13 +114,13 @@ class Log:
 
     def mark(self, name: str, count: int = 1) -> None:
         """The instant ``name`` is now: a phase ends here, the ``count``-th of its kind in this step."""
-        self.marks.append((len(self.events), name, self.step, count))
+        self.marks.append(Mark(len(self.events), name, self.step, count))
 
     def start_backward(self) -> None:
         """A backward starts: what was made outside backward and optimizer and is alive is an activation."""
         self.mark("forward", self.micro_batch)
         later = "backward", "optimizer"
-        self.activations |= {block for block in self.live if self.births[block][2] not in later}
+        self.activations |= {block for block in self.live if self.births[block].phase not in later}
         self.phase = "backward"
 
     def end_backward(self) -> None:
@@ -127,10 +151,10 @@ class Log:
     def start_update(self) -> None:
         """A program writes over its weights itself: what came after the backward belongs to that."""
         self.start_optimizer()
-        start = self.marks[-1][0]
+        start = self.marks[-1].position
         self.moments[start:] = [self.moment] * len(self.moments[start:])
         for block in (event for event in self.events[start:] if event >= 0):
-            self.births[block] = (*self.births[block][:2], self.phase)
+            self.births[block] = self.births[block]._replace(phase=self.phase)
 
     def end_optimizer(self) -> None:
         """The optimizer's step ends; outside a backward, the rest of the step is called ``zero_grad``."""
@@ -148,7 +172,7 @@ class Log:
 
     def end_step(self) -> None:
         """The training step has returned; what outlives it without another name is an activation."""
-        if not any(mark[2] == self.step and mark[1] != "init" for mark in self.marks):
+        if not any(mark.step == self.step and mark.name != "init" for mark in self.marks):
             self.mark("forward")  # no backward at all: inference
         self.mark("zero_grad")
         self.activations |= self.live
@@ -164,7 +188,7 @@ class Log:
         """
         trained = Counter(self.sizes[block] for block in self.trained)
         rest = self.live - self.trained - self.states - self.gradients
-        rest = [block for block in rest if self.births[block][2] == "init"]
+        rest = [block for block in rest if self.births[block].phase == "init"]
         for scale in (1, 2):
             wanted, found = Counter({size * scale: n for size, n in trained.items()}), set()
             for block in rest:
@@ -191,9 +215,7 @@ class Log:
         return parts
 
 
-def instants(
-    marks: Sequence[tuple[int, str, int, int]], events: Events, granularity: int = 1
-) -> tuple[Instant, ...]:
+def instants(marks: Sequence[Mark], events: Events, granularity: int = 1) -> tuple[Instant, ...]:
     """Bytes by part at every mark and at the peak before it, each block rounded up to ``granularity`` bytes.
 
     Init and zero_grad get a peak only where it is above both ends.
@@ -215,7 +237,7 @@ def timeline_of(
     """The ``MemoryTimeline`` of a log; its provenance names the bytes of a second set of weights."""
     parts, made, provenance = log.parts(), [], dict(provenance or {})
     texts = [(str(op), str(place or "")) for op, place, _ in log.births]
-    end = log.marks[-1][0]  # what is freed later is freed with the program, in no step
+    end = log.marks[-1].position  # what is freed later is freed with the program, in no step
     for event, (phase, *when) in zip(log.events[:end], log.moments[:end], strict=True):
         block = max(event, ~event)
         size = log.sizes[block] if event >= 0 else -log.sizes[block]

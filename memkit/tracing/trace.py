@@ -377,7 +377,7 @@ class Tracer(TorchDispatchMode):
             maker = self.makers.get(args[0].untyped_storage()._cdata)
             return owners == self.sole_owner and is_dense(args[0]) and is_engines_sum(maker)
         block = self.block_of(args[0])
-        is_product = block is not None and self.log.births[block][0] in PRODUCT_NAMES
+        is_product = block is not None and self.log.births[block].op in PRODUCT_NAMES
         return func is aten.add.Tensor and owners == self.sole_owner and is_product
 
     def ownership(self, args) -> tuple[int, int, int]:

@@ -23,7 +23,7 @@ CHEAPEST = "cheapest that fits"
 NAMES = [strategy.name for strategy in shown_strategies(next(iter(MODELS.values())))]
 
 
-class FrontierExplorer(Explorer, verdict=(88,), status=(88, 140, 92, *[1] * 9)):
+class FrontierExplorer(Explorer, verdict=(88,), status=(88, 140, 92, *[1] * 4)):
     """Model, micro-batch, sequence, card and strategy → the memory-compute plane, the plan and its code.
 
     A click on a point chooses its strategy, as the menu does.

@@ -35,7 +35,16 @@ FOLD = """<details class="memkit-fold"><summary>The numbers as a table</summary>
 .memkit-table td, .memkit-table th {text-align: right; padding: 1px 10px}
 .memkit-table td:first-child, .memkit-table th:first-child {text-align: left}
 .memkit-view {overflow-x: auto; PAPER}
+.memkit-panel :is(.widget-box, .widget-inline-hbox):not(.memkit-view) {max-width: calc(100% - 4px)}
+.memkit-number {flex-wrap: wrap}
 .memkit-tip {height: 3em; line-height: 1.5; overflow-y: auto}
+@media (min-width: 1000px) {
+.memkit-tip {height: 1.5em}
+.memkit-aside {flex-flow: row wrap}
+.memkit-aside > * {flex: 1 1 100%; min-width: 0}
+.memkit-aside > .memkit-view {flex: 1 1 600px; max-width: 804px}
+.memkit-aside > .memkit-status {flex: 1 1 230px}
+.memkit-aside > :is(.memkit-tip, .memkit-status ~ *) {order: 1}}
 .memkit-room {position: relative; line-height: 1.45}
 .memkit-room::before {content: attr(data-room); visibility: hidden; white-space: pre-wrap}
 .memkit-room > * {position: absolute; inset: 0; padding: inherit; overflow-y: auto}

@@ -13,6 +13,8 @@ from memkit.widgets.in_page import FOLD, MORE_CONTROLS, key_helpers
 
 WIDE = widgets.Layout(width="390px", margin="2px 12px 2px 0")
 LABEL = {"description_width": "118px"}
+MANY_CHARS = 550
+"""Longer words stand beside the picture where there is room: below it they would push the panel off a small screen."""
 PAUSE_SECONDS = 1.2
 """Controls that nobody has moved for so long rest. Advice costs a kernel more than a move does, and on a hub forty
 share two cores: a reader who moves once a second must not pay for advice that nobody reads."""
@@ -27,11 +29,11 @@ class NumberBox(widgets.HBox):
     value = traitlets.Any()
 
     def __init__(self, control: Number):
-        wide = widgets.Layout(width="200px", margin="2px 4px 2px 0")
+        wide = widgets.Layout(width="200px", margin="0 4px 0 0")
         named = {"description": control.label, "style": LABEL, "layout": wide}
         self.box = widgets.FloatText(control.value, **named)
         ends = {"min": control.low, "max": control.high, "step": control.step}
-        narrow = widgets.Layout(width="180px")
+        narrow = widgets.Layout(width="180px", margin="0")
         self.slider = widgets.IntSlider(control.low, **ends, readout=False, layout=narrow)
         super().__init__([self.box, self.slider], layout=WIDE)
         self.add_class("memkit-number")
@@ -112,6 +114,9 @@ class Panel(widgets.VBox):
         ]
         super().__init__(children)
         self.add_class("memkit-panel")
+        self.status.add_class("memkit-status")
+        if sum(explorer.lines["status"]) > MANY_CHARS:
+            self.add_class("memkit-aside")
         self.show()
         for name, control in self.controls.items():
             control.observe(lambda change, name=name: self._moved(name, change["new"]), "value")

@@ -59,7 +59,7 @@ class AllocatorConfig:
     expandable_segments: bool = False
 
 
-class Entry(NamedTuple):
+class TraceEntry(NamedTuple):
     """One line of an allocator's own record, in the words of a memory snapshot."""
 
     action: str
@@ -194,7 +194,7 @@ class CachingAllocator:
         self.blocks: dict[int, Block] = {}
         self.current = dict.fromkeys(("allocated", "active", "requested", "reserved"), 0)
         self.peak = dict(self.current)
-        self.trace: list[Entry] = []
+        self.trace: list[TraceEntry] = []
 
     @property
     def allocated_bytes(self) -> int:
@@ -268,7 +268,7 @@ class CachingAllocator:
     # --- counters and the record --------------------------------------------------------------------------------------
 
     def record(self, action: str, address: int, size: int) -> None:
-        self.trace.append(Entry(action, address, size))
+        self.trace.append(TraceEntry(action, address, size))
 
     def count(self, name: str, amount: int) -> None:
         self.current[name] += amount

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from memkit.fit import NEWEST, workspace_bytes
+from memkit.fit import ASSUMED_TORCH, workspace_bytes
 from memkit.timeline import PARTS, Event, Instant, Levels, MemoryTimeline
 from stepscope.allocator.caching import AllocatorConfig, CachingAllocator, Driver, OutOfMemory
 
@@ -136,7 +136,7 @@ def replay_trace(
     capacity_bytes: int | None = None,
     outside_bytes: int = 0,
     compute_capability: tuple[int, int] | None = None,
-    torch_version: str = NEWEST,
+    torch_version: str = ASSUMED_TORCH,
 ) -> Replay:
     """Bytes that the allocator would count and hold for the events of ``trace``, starting from an empty card.
 

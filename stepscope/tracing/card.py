@@ -204,8 +204,8 @@ class Counters:
             self.player = Player(CachingAllocator(), workspace_bytes(CAPABILITY))
         for event in log.events[self.position :]:
             block, sign = (event, 1) if event >= 0 else (~event, -1)
-            operation, _, phase = log.births[block]
-            self.player.play(Event(block, sign * log.sizes[block], None, phase, str(operation)))
+            born = log.births[block]
+            self.player.play(Event(block, sign * log.sizes[block], None, born.phase, str(born.op)))
         self.position = len(log.events)
         return self.player.allocator
 

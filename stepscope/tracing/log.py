@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from memkit.program.log import Log
+from memkit.program.log import Log, Mark, Moment
 from memkit.tracing.trace import LeftOut
 from memkit.units import format_bytes
 from stepscope.tracing.refusals import calling_frame, own_line
@@ -115,15 +115,13 @@ class ScriptLog(Log):
     tops: list[tuple[int, int, str]] = field(default_factory=lambda: [(-1, 0, "")])
 
     @property
-    def moment(self) -> tuple[str, int, int]:
-        """Phase, step and count; an evaluation is one, however many batches it has."""
+    def moment(self) -> Moment:
+        """Now; an evaluation is one, however many batches it has."""
         if self.phase not in BETWEEN_STEPS:
             return Log.moment.fget(self)
-        return (
-            self.phase,
-            self.step,
-            1 + sum(mark[1:3] == (self.phase, self.step) for mark in self.marks),
-        )
+        here = self.phase, self.step
+        earlier = sum((mark.name, mark.step) == here for mark in self.marks)
+        return Moment(*here, 1 + earlier)
 
     def allocate(self, num_bytes: int, op: object, place: object = None) -> int:
         """A block is born; at a new peak the program's own line is noted."""
@@ -159,4 +157,4 @@ class ScriptLog(Log):
         name, step, count = self.moment
         Log.end_step(self)
         if name in BETWEEN_STEPS:
-            self.marks[-1] = (self.marks[-1][0], name, step, count)
+            self.marks[-1] = Mark(self.marks[-1].position, name, step, count)

@@ -59,7 +59,7 @@ def with_buckets(function: Callable) -> Callable:
         finally:
             if log:
                 log.gradients.update(
-                    b for b in log.live if b >= start and "empty" in str(log.births[b][0])
+                    b for b in log.live if b >= start and "empty" in str(log.births[b].op)
                 )
 
     return called

@@ -517,7 +517,7 @@ def lists(disk, real, path="."):
     return list(map(os.fsencode, names)) if isinstance(path, bytes) else names
 
 
-class Entry(os.PathLike):
+class ScratchDirEntry(os.PathLike):
     """What ``os.scandir`` gives for a name in a folder."""
 
     def __init__(self, folder: object, name: object):
@@ -548,10 +548,10 @@ class Entry(os.PathLike):
 class Entries(Iterator, AbstractContextManager):
     """What ``os.scandir`` returns: to be gone through once, and closed."""
 
-    def __init__(self, entries: list[Entry]):
+    def __init__(self, entries: list[ScratchDirEntry]):
         self.entries = iter(entries)
 
-    def __next__(self) -> Entry:
+    def __next__(self) -> ScratchDirEntry:
         return next(self.entries)
 
     def __exit__(self, *_):
@@ -566,7 +566,7 @@ def scans(disk, real, path="."):
     if not disk.is_touched:
         return real(path)
     folder = disk.folder_of(path) if isinstance(path, int) else "." if path is None else path
-    return Entries([Entry(folder, name) for name in lists(disk, real, path)])
+    return Entries([ScratchDirEntry(folder, name) for name in lists(disk, real, path)])
 
 
 def changes_folder(disk, real, path):

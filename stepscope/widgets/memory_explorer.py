@@ -16,7 +16,7 @@ class MemoryExplorer(kit.MemoryExplorer):
     """The kit's controls and three more, more optimizers, and what would help most."""
 
     models, optimizers = MODELS, OPTIMIZERS
-    asked_later = (*kit.MemoryExplorer.asked_later, "place")
+    asked_later = (*kit.MemoryExplorer.asked_later, "base", "place")
 
     def view(
         self,
@@ -24,7 +24,7 @@ class MemoryExplorer(kit.MemoryExplorer):
         optimizer=Choice(
             "Optimizer", [n for n, record in OPTIMIZERS.items() if record.estimated], "AdamW"
         ),
-        lora_rank=Number("LoRA rank, 0: all weights", 0, low=0, high=128),
+        lora_rank=Number("LoRA rank (or 0)", 0, low=0, high=128),
         base=Choice("Base weights", BASES, "as loaded"),
         place=Choice("Optimizer steps", tuple(Place), Place.AFTER_BACKWARD),
         **state,

@@ -12,6 +12,17 @@ from PIL import Image
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
+ALL = [
+    "from memkit.widgets import BatchPlanner\nBatchPlanner()",
+    "from memkit.widgets import BitExplorer\nBitExplorer(format='bfloat16', number='0.1')",
+    "from memkit.widgets import FrontierExplorer\nFrontierExplorer()",
+    "from memkit.widgets import MemoryExplorer\nMemoryExplorer()",
+    "from stepscope.widgets import AdapterExplorer\nAdapterExplorer()",
+    "from stepscope.widgets import AllocatorLab\nAllocatorLab()",
+    "from stepscope.widgets import MemoryExplorer\nMemoryExplorer()",
+    "from stepscope.widgets import PlanExplorer\nPlanExplorer()",
+    "from stepscope.widgets import ShardingExplorer\nShardingExplorer()",
+]
 EXPLORER = "from memkit.widgets.memory_explorer import MemoryExplorer\nMemoryExplorer()"
 LAB = "from stepscope.widgets import AllocatorLab\nAllocatorLab(limited=False, story='rounding and pools', step=0)"
 
@@ -140,3 +151,21 @@ def test_the_panels_fit_a_page_of_800_pixels(page, lab, artefacts):
     panel, picture = explorer.bounding_box(), explorer.locator(".memkit-view svg").bounding_box()
     assert picture["x"] + picture["width"] <= panel["x"] + panel["width"] + 1
     assert picture["width"] / picture["height"] == pytest.approx(800 / 430, rel=0.02)
+
+
+@pytest.mark.parametrize("cell", ALL)
+def test_a_panel_fits_a_laptop_and_its_controls_a_phone(page, lab, cell):
+    """JupyterLab with its file browser open leaves some 850 pixels of 1,280."""
+    page.set_viewport_size({"width": 1280, "height": 800})
+    write_notebook(lab["folder"] / "one_panel.ipynb", cell)
+    open_and_run(page, lab, "one_panel.ipynb", wait_for=PANEL)
+    panel = page.locator(PANEL)
+    assert panel.bounding_box()["height"] <= 800
+    page.keyboard.press("Control+b")  # closes the file browser
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.wait_for_function(
+        "panel => panel.clientWidth < 390", arg=panel.element_handle(), polling=50
+    )
+    too_wide = """panel => [...panel.querySelectorAll("select, input, [role=slider]")]
+        .filter(e => e.getBoundingClientRect().right > panel.getBoundingClientRect().right + 1).length"""
+    assert panel.evaluate(too_wide) == 0

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 from urllib.parse import quote
 
 import psutil
@@ -30,9 +31,9 @@ README = (ROOT / "course/hub/README.md").read_text()
 def hub(tmp_path_factory):
     """A running hub; after the tests no process knows its folder any more."""
     folder, port = tmp_path_factory.mktemp("hub"), free_port()
-    os.environ["MEMKIT_HUB_CARDS"] = "3,MIG-pretended"  # no machine of ours has two
-    with load.running_hub(folder, PASSWORD, port) as process:
-        del os.environ["MEMKIT_HUB_CARDS"]
+    # no machine of ours has two
+    shared = {"MEMKIT_HUB_CARDS": "3,MIG-pretended", "MEMKIT_GPU_GIB": "2"}
+    with patch.dict(os.environ, shared), load.running_hub(folder, PASSWORD, port) as process:
         yield {"url": f"http://127.0.0.1:{port}", "folder": folder, "process": process}
         sockets = sockets_of(process)
         assert alive_in(folder) and sockets.exists()
@@ -119,6 +120,31 @@ def test_three_servers_are_spread_over_two_cards(hub, figures):
         if "jupyterhub.singleuser" in process.cmdline() and process.name() != "bwrap"
     ]
     assert sorted(map(told.count, ("3", "MIG-pretended"))) == [1, 2]
+
+
+ON_A_CARD = """
+import os, torch
+from memkit.measure import cap_gpu, usable_bytes
+with pretend_card(total_bytes=8 * GIB):
+    assert cap_gpu() == 2 * GIB and usable_bytes() == 2 * GIB
+    kept = torch.empty(GIB, dtype=torch.uint8, device="cuda")
+    assert torch.cuda.memory_allocated() == GIB
+    {more}
+"""
+
+
+def test_a_class_on_a_card_that_is_not_there(hub, ann):
+    """Each kernel is told its share, in which a neighbour who takes more than hers runs out of memory alone."""
+    wasteful = "torch.empty(3 * GIB, dtype=torch.uint8, device='cuda')"
+    answers = {}
+    for name in ("student00", "student01", "student02"):
+        student = load.Student(name=name, hub=hub["url"], password=PASSWORD)
+        student.log_in()
+        student.open_chapter()
+        student.run((ROOT / "tests/pretend_card.py").read_text(encoding="utf-8"))
+        more = wasteful if name == "student01" else "kept = None"
+        answers[name] = student.run(ON_A_CARD.replace("{more}", more))[0]
+    assert answers == {"student00": "", "student01": "OutOfMemoryError", "student02": ""}
 
 
 def test_an_assertion_in_a_kernel_is_heard_and_the_walk_tells_of_it(ann):

@@ -5,6 +5,8 @@ Python imports a module of this name when it starts, in a notebook's kernel too,
 
 import sys
 
+from functions_run import note_functions
+
 
 class Missing:
     """A finder that finds nothing by this name."""
@@ -20,3 +22,4 @@ class Missing:
 
 if __name__ == "sitecustomize":  # and not where a file is looked through for doctests
     sys.meta_path.insert(0, Missing())
+    note_functions()

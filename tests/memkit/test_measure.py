@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from memkit.measure import NUMBER, Entry, cuda_entries, is_composite, measure_memory, replayed
+from memkit.measure import NUMBER, RecordLine, cuda_entries, is_composite, measure_memory, replayed
 from memkit.models import TINY_LLAMA
 from memkit.program.transformer import training_build
 from memkit.recipes import AUTOCAST_BF16
@@ -170,13 +170,13 @@ def test_cudas_record_is_read_without_a_card():
     ]
     entries = cuda_entries(lines, sizes)
     assert entries == [
-        Entry(4096, 4000),
-        Entry(),
-        Entry(8192, 100),
-        Entry(8192, -100),
-        Entry(),
-        Entry(512, 300),
-        Entry(512, -300),
+        RecordLine(4096, 4000),
+        RecordLine(),
+        RecordLine(8192, 100),
+        RecordLine(8192, -100),
+        RecordLine(),
+        RecordLine(512, 300),
+        RecordLine(512, -300),
     ]
     log = replayed(
         entries,

@@ -10,6 +10,7 @@ import nbformat
 import pytest
 from answer import OPENING, address_of, links_of
 from bs4 import BeautifulSoup
+from handouts import print_wall
 from notebook_page import ChapterWriter, Files, stem_of
 from PIL import Image
 
@@ -212,6 +213,15 @@ def test_each_chapter_prints_on_one_sheet_and_the_first_on_two(page, address):
 
     assert (num_sheets("#handout-00"), num_sheets("#handout-01")) == (1, 2)
     assert num_sheets("") == 14 + 1
+
+
+def test_the_sheet_for_the_wall_is_one_page_of_a3(chromium_path, tmp_path):
+    print_wall(chromium_path, tmp_path / "D.pdf")
+    printed = (tmp_path / "D.pdf").read_bytes()
+    [box] = re.findall(rb"/MediaBox\s*\[0 0 ([\d.]+) ([\d.]+)\]", printed)
+    millimetres = [float(points) / 72 * 25.4 for points in box]
+    assert millimetres == pytest.approx([420, 297], abs=1)
+    assert len(printed) > 500_000  # the picture is in it
 
 
 def test_a_reader_with_keys_alone_goes_through_a_page(page, address):

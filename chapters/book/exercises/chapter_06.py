@@ -124,7 +124,17 @@ EXERCISES = (
         id="6.3",
         letters={"ceil": math.ceil, "floor": math.floor, "log": math.log, "log2": math.log2},
         right=power_of_two,
-        probes=((3.0,), (3.5,), (3.9,), (448.0,), (500.0,), (0.01,), (1e-6, 57344.0), (1.0, 6.0)),
+        probes=(
+            (3.0,),
+            (3.5,),
+            (3.9,),
+            (448.0,),
+            (500.0,),
+            (2000.0,),
+            (0.01,),
+            (1e-6, 57344.0),
+            (1.0, 6.0),
+        ),
         because="Round down, never up; otherwise amax would land beyond the end.",
         table="""
         largest / amax :: The quotient is no power of two.
@@ -136,6 +146,8 @@ EXERCISES = (
         2.0 ** floor(log2(448.0 / amax)) :: You took 448 whatever largest says.
         2.0 ** int(log2(largest / amax)) :: int() cuts towards zero: a negative exponent is rounded up, and 500 lands
             beyond 448.
+        2.0 ** (int(largest / amax).bit_length() - 1) :: int() makes every quotient below 1 a 0, and the factor 1/2,
+            whatever amax is: 2,000 would land beyond 448.
         2.0 ** floor(log2(amax / largest)) :: You divided the other way round: amax / largest is the scale that is
             stored.
         2.0 ** floor(log(largest / amax)) :: math.log is the natural logarithm. The exponent of two is math.log2's.
