@@ -27,6 +27,7 @@ from stepscope.experts import PUBLISHED_MODELS
 pytestmark = [pytest.mark.site, pytest.mark.browser]
 STEPS = int(os.environ.get("SITE_STATES", "40"))
 NAMES = list(WAYS)
+MOVES = "model/card/way/way/two at once/back/reload/offline, model/offline, way".split("/")
 SETTLED = """document.querySelector(".stage .memkit-film")
     && !document.querySelector("form.answer").matches(".is-stale, .is-waiting")"""
 SEEN = """form => {
@@ -34,7 +35,7 @@ SEEN = """form => {
     const text = (name) => form.querySelector(name).textContent.trim(), stage = form.querySelector(".stage");
     return { model: form.model.value, card: form.card.value, isWaiting: form.matches(".is-stale, .is-waiting"),
         way: [...form.querySelectorAll(".ways button")].findIndex((each) => each.ariaPressed === "true"),
-        isSeen: seen(stage.querySelector("canvas")), said: text(".said"), asked: text(".asked"), price: text(".price"),
+        isSeen: seen(stage.querySelector("canvas")) && text(".total") !== "", said: text(".said"), asked: text(".asked"), price: text(".price"),
         ways: [...form.querySelectorAll(".ways button")].map((each) =>
             [...each.children].map((part) => part.textContent)),
         total: text(".total"), when: text(".when"), say: text(".say"), link: form.querySelector(".link").href };
@@ -183,16 +184,14 @@ def test_a_walk_over_models_cards_and_ways_is_never_wrong_and_never_stale(still,
     page, drawn = still, random.Random("walk")
     form, told = page.locator("form.answer"), {}
     for step in range(STEPS):
-        move = drawn.choice(
-            ("model", "card", "way", "way", "two at once", "back", "reload", "offline")
-        )
-        if move == "offline":
-            breaks(drawn.choice(("answers.json", "films/")), times=1)
-        if move in ("model", "two at once", "offline"):
+        move = drawn.choice(MOVES)
+        if move.startswith("offline"):
+            breaks(drawn.choice(("answers.json", "films/")))
+        if move in ("model", "two at once", "offline, model"):
             form.get_by_label("Model").select_option(drawn.choice(list(PUBLISHED_MODELS)))
         if move in ("card", "two at once"):
             form.get_by_label("Card").select_option(drawn.choice(cards()).name)
-        if move == "way":
+        if move in ("way", "offline, way"):
             form.locator(".ways button").nth(drawn.randrange(len(WAYS))).click()
         if move == "back":
             page.goto(f"{address}01_memory_breakdown.html")
