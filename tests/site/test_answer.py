@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from dataclasses import replace
 from itertools import accumulate
+from math import floor
 from pathlib import Path
 from urllib.parse import quote
 
@@ -119,12 +120,12 @@ def test_a_block_that_no_line_makes_is_refused(monkeypatch):
 
 
 def words(size: int) -> str:
-    """Bytes as the film writes them."""
+    """Bytes as the film writes them; a half is rounded up, as JavaScript does."""
     for unit, name in ((1024 * GIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (1024, "KiB")):
         if size >= unit:
-            return (
-                f"{size / unit:.2f} {name}" if size / unit < 100 else f"{size / unit:,.0f} {name}"
-            )
+            if size / unit < 100:
+                return f"{floor(100 * size / unit + 0.5) / 100:.2f} {name}"
+            return f"{floor(size / unit + 0.5):,} {name}"
     return f"{size} B"
 
 
