@@ -197,6 +197,9 @@ INSTANTS = (
 ``init`` comes once, when model and optimizer are built; ``zero_grad`` is the end of the step.
 """
 
+PEAK = " peak"
+"""What the name of an instant that is a maximum ends with."""
+
 MAX_STEPS = 10_000
 """So many steps are estimated, traced or measured in one call; the second one is like all that follow."""
 
@@ -234,6 +237,16 @@ class Instant:
     def parts(self) -> dict[str, int | None]:
         """Bytes by part, in the order of ``PARTS``."""
         return {part: getattr(self, part) for part in PARTS}
+
+    @property
+    def phase(self) -> str:
+        """The phase that it ends, or is the peak of."""
+        return self.name.removesuffix(PEAK)
+
+    @property
+    def is_peak(self) -> bool:
+        """Whether it is the moment with the most bytes of its phase, and not its end."""
+        return self.name.endswith(PEAK)
 
     @property
     def unattributed_bytes(self) -> int:
@@ -345,8 +358,8 @@ class MemoryTimeline(Printable):
 
 def _label(instant: Instant, timeline: MemoryTimeline) -> str:
     label, repeated = instant.name, ("forward", "backward")
-    if label.startswith(repeated):
-        of_batches = (i for i in timeline.instants if i.name.startswith(repeated))
+    if instant.phase in repeated:
+        of_batches = (i for i in timeline.instants if i.phase in repeated)
         if len({i.micro_batch for i in of_batches}) > 1:
             label += f", micro-batch {instant.micro_batch}"
     if len({i.step for i in timeline.instants}) > 1 and instant.name != "init":
@@ -408,8 +421,7 @@ def where(instant: Instant) -> str:
     """
     if instant.name in ("init", "zero_grad"):
         return f"after {instant.name}"
-    phase, _, moment = instant.name.partition(" ")
-    return f"{moment or 'end'} of {phase}"
+    return f"{'peak' if instant.is_peak else 'end'} of {instant.phase}"
 
 
 def provenance_line(timeline: MemoryTimeline) -> str:

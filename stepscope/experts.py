@@ -175,8 +175,8 @@ class WithExperts(Transformer):
         """The gated MLP, each row by its own expert."""
         both = self.grouped(x, "gate_up", offsets, "b s c 2g", "gate and up")
         gate, up = self.graph.view("chunk", both, ["b s c g"] * 2, (NEW,))
-        opened = self.by_value("silu", "silu(gate)", gate)
-        inner = self.by_value("mul", "silu(gate) · up", opened, up)
+        opened = self.elementwise("silu", "silu(gate)", gate)
+        inner = self.elementwise("mul", "silu(gate) · up", opened, up)
         self.graph.bind(gate, inner)
         return self.grouped(inner, "down", offsets, COPIES, "output of each copy")
 

@@ -29,7 +29,7 @@ from memkit.formula.parameters import (
 )
 from memkit.formula.run import (
     Run,
-    place,
+    allocate_persistent,
     run_of,
     write_states,
     write_update,
@@ -75,8 +75,8 @@ def adapters_of_block(
                 "lora_b": ((num_outputs, adapter.rank), f"{out_axis} r"),
             }
             for thin, (shape, axes) in pair.items():
-                place = {"name": f"{name}.{thin}.weight", "kind": "adapter"}
-                matrices.append(Parameter(**place, shape=shape, axes=axes))
+                full_name = f"{name}.{thin}.weight"
+                matrices.append(Parameter(name=full_name, shape=shape, kind="adapter", axes=axes))
     return tuple(matrices)
 
 
@@ -239,8 +239,9 @@ class JobRun(Run):
         if not setup.adapter:
             return super().write_weights(setup, record)
         for parameter in parameter_ledger(setup.model):
-            place(record, "empty", frozen_tensors(parameter, setup.precision, setup.adapter))
-        place(record, "create_dynamic_map", shared_maps(setup.adapter))
+            frozen = frozen_tensors(parameter, setup.precision, setup.adapter)
+            allocate_persistent(record, "empty", frozen)
+        allocate_persistent(record, "create_dynamic_map", shared_maps(setup.adapter))
         write_weights(setup, record, *self.trained(setup))
 
     def write_states(self, setup: Job, record: Recorder) -> None:
@@ -257,11 +258,15 @@ class JobRun(Run):
     def gradient_dtypes(self, setup: Job) -> tuple[str, ...]:
         return () if setup.adapter else super().gradient_dtypes(setup)
 
-    def use(self, setup: Job, makes_states: bool) -> Callable[[Recorder, Block], bool] | None:
+    def use(
+        self, setup: Job, *, makes_states: bool = False
+    ) -> Callable[[Recorder, Block], bool] | None:
         frees = setup.place.frees_gradients
-        return partial(self.step_at_once, setup, makes_states) if frees else None
+        return partial(self.step_at_once, setup, makes_states=makes_states) if frees else None
 
-    def step_at_once(self, setup: Job, makes_states: bool, record: Recorder, block: Block) -> bool:
+    def step_at_once(
+        self, setup: Job, record: Recorder, block: Block, *, makes_states: bool
+    ) -> bool:
         """What an optimizer that frees gradients does with a finished one. Returns whether it frees this one."""
         parameter, (_, where) = block.gradient_of.parameter, block.finished_by
         precision, _ = self.trained(setup)

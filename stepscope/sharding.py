@@ -181,11 +181,11 @@ class Replicated(Rank):
         record.new(num_bytes, "buckets", "DistributedDataParallel", "gradients")
 
     def backward(
-        self, setup: TrainingSetup, walk: Walk, accumulates: bool, makes_states: bool
+        self, setup: TrainingSetup, walk: Walk, *, accumulates: bool, makes_states: bool
     ) -> list[Segment]:
         """As views of the buckets, gradients have their room from the start."""
         is_added = accumulates or self.layout.gradient_as_bucket_view
-        return super().backward(setup, walk, is_added, makes_states)
+        return super().backward(setup, walk, accumulates=is_added, makes_states=makes_states)
 
 
 class FullySharded(Rank):
@@ -238,7 +238,7 @@ class FullySharded(Rank):
         return out
 
     def backward(
-        self, setup: TrainingSetup, walk: Walk, accumulates: bool, makes_states: bool
+        self, setup: TrainingSetup, walk: Walk, *, accumulates: bool, makes_states: bool
     ) -> list[Segment]:
         """Each block is gathered again, the one before it ahead; its gradients are reduced to a share."""
         ranks, out, outside = self.ranks.copy(), [], []

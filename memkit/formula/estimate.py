@@ -56,7 +56,7 @@ class MicroBatch:
 
     forward: tuple[Usage, ...]
     backward: tuple[Usage, ...]
-    first_gradient: tuple[Usage, ...]
+    loss_gradient: tuple[Usage, ...]
     loss: tuple[Usage, ...]
     zero_grad: tuple[Usage, ...]
 
@@ -74,19 +74,22 @@ def run_micro_batch(
     ``makes_states``: an optimizer that steps in the backward makes its states in this one.
     """
     setup = run.computes(setup)
-    walk = Walk(model_of(setup, is_whole), last_first=run.use(setup, False) is not None)
+    walk = Walk(model_of(setup, is_whole), last_first=run.use(setup) is not None)
 
     def sums(segments: Iterable[Segment]) -> tuple[Usage, ...]:
         return tuple(Usage(segment, is_whole) for segment in segments)
 
     forward = sums(run.forward(walk))
-    first_gradient, loss = (
+    loss_gradient, loss = (
         sums([Segment(1, 0, [(block, FREED) for block in blocks])])
-        for blocks in ([walk.first_gradient], walk.with_loss)
+        for blocks in ([walk.loss_gradient], walk.with_loss)
     )
-    backwards = [run.backward(setup, walk, each, makes_states) for each in accumulates]
+    backwards = [
+        run.backward(setup, walk, accumulates=each, makes_states=makes_states)
+        for each in accumulates
+    ]
     return [
-        MicroBatch(forward, sums(backward), first_gradient, loss, sums(free_gradients(backward)))
+        MicroBatch(forward, sums(backward), loss_gradient, loss, sums(free_gradients(backward)))
         for backward in backwards
     ]
 
@@ -164,7 +167,7 @@ def phases(setup: TrainingSetup, steps: int, run: Run, is_whole: bool = False) -
     """The phases of the steps in order. What is freed after a backward goes to the phase after it."""
     key = replace(setup, grad_accum_steps=1, sets_grads_to_none=True)
     # all such optimizers share a micro-batch; a planner asks for many
-    if run.use(setup, False) is None:
+    if run.use(setup) is None:
         key = replace(key, optimizer=OptimizerConfig())
     batches = run_micro_batch if is_whole or run is not run_of(setup) else remembered
     does_accumulate = setup.grad_accum_steps > 1 or not setup.sets_grads_to_none
@@ -188,7 +191,7 @@ def phases(setup: TrainingSetup, steps: int, run: Run, is_whole: bool = False) -
             # the name ``loss`` moves on
             yield Phase("forward", freed + batch.forward + loss, step, number)
             yield Phase("backward", batch.backward, step, number)
-            freed, loss, accumulates = batch.first_gradient, batch.loss, True
+            freed, loss, accumulates = batch.loss_gradient, batch.loss, True
         if has_step:
             states = written(run.write_states, bare, is_repeated) if step == 1 else ()
             yield Phase("optimizer", freed + states + temporaries, step)

@@ -87,7 +87,7 @@ class Recorder:
 class Walk(Recorder):
     """One forward and backward of a model's list: ``forward`` and ``backward`` are segments of events.
 
-    Names of the training loop hold ``first_gradient``, the gradient of the loss, until the backward returns, and what
+    Names of the training loop hold ``loss_gradient``, the gradient of the loss, until the backward returns, and what
     goes ``with_loss`` until that name is bound anew. ``last_first``: gradients of one operation are handed on from the
     last to the first. ``flops_again``: those of what is run again, by unit.
     """
@@ -131,7 +131,7 @@ class Walk(Recorder):
         self.with_loss = [self.block_of[loss]]
         named = [self.block_of[x] for x in self.graph.named if x is not loss]
         self.drop(*chain.from_iterable(self.cast_in.values()), *named)
-        self.first_gradient = self.new(self.with_loss[0].asked_bytes, "ones_like", "")
+        self.loss_gradient = self.new(self.with_loss[0].asked_bytes, "ones_like", "")
         segments.append(self.cut())
         for segment in segments:
             name_activations(segment.events)
@@ -171,17 +171,17 @@ class Walk(Recorder):
         self.uses = Counter(
             x for op in self.graph.operations for x in op.reads if x.parameter is not None
         )
-        self.gradient_of[loss] = self.first_gradient
-        self.first_gradient.holders += 1  # ``loss.backward()`` holds it until it returns
+        self.gradient_of[loss] = self.loss_gradient
+        self.loss_gradient.holders += 1  # ``loss.backward()`` holds it until it returns
         segments = []
         for unit, operations in groupby(reversed(self.graph.operations), attrgetter("unit")):
             for op in operations:
                 if op.needs_grad:
-                    self.step_back(op)
+                    self.run_backward_of(op)
             segments.append(self.cut(unit))
         return segments
 
-    def step_back(self, op: Operation) -> None:
+    def run_backward_of(self, op: Operation) -> None:
         """Make the gradients of what ``op`` read, let go of what it kept, hand the gradients on."""
         self.op, self.where = GRADIENT_OPS.get(op.kind, f"{op.kind}_backward"), op.where
         region = op.region if op.keeps else None
@@ -201,31 +201,31 @@ class Walk(Recorder):
             else:
                 sent.append((x, self.gradient(x)))
                 sent[-1][1].is_viewed = op.kind in SENDS_VIEWS
-        self.take_briefly(op.scratch_bytes)
+        self.allocate_scratch(op.scratch_bytes)
         if (
             region is not None
         ):  # the kernel's own code holds what is restored, not a node of the graph
             self.drop(*self.kept.pop(op, ()))
         for x, way, product in sums:
             sent.append((x, self.gradient(x)))
-            self.take_briefly(way.scratch_bytes)
+            self.allocate_scratch(way.scratch_bytes)
             self.drop(*product)
         self.drop(*arrived, *self.kept.pop(op, ()))
         if region is not None:
             region.leave(self, op)
         for x, gradient in reversed(sent) if self.last_first else sent:
-            self.receive(x, gradient)
+            self.accumulate(x, gradient)
 
     def gradient(self, x: Tensor) -> Block:
         """A new gradient, as large as ``x``."""
         return self.new(x.num_bytes, self.op, self.where)
 
-    def take_briefly(self, num_bytes: int) -> None:
+    def allocate_scratch(self, num_bytes: int) -> None:
         """What a kernel of the backward takes and gives back at once."""
         if num_bytes:
             self.drop(self.new(num_bytes, self.op, self.where))
 
-    def receive(self, x: Tensor, gradient: Block) -> None:
+    def accumulate(self, x: Tensor, gradient: Block) -> None:
         """A gradient arrives: the first of a tensor is taken over, each further one added to it."""
         if not x.needs_grad:
             return self.drop(gradient)

@@ -26,7 +26,7 @@ from memkit.formula.kernels import (
     sum_buffers,
 )
 from memkit.formula.liveness import operations_table
-from memkit.formula.operations import NEW, SAME, Graph, Region, Summed, Tensor, scope
+from memkit.formula.operations import NEW, SAME, Extra, Graph, Region, Summed, Tensor, scope
 from memkit.formula.parameters import (
     Parameter,
     block_parameters,
@@ -103,7 +103,7 @@ class Transformer:
     random_state_bytes = 0  # of a checkpoint, on the device: CUDA's is kept on the host
     statistics_dtype = "float32"  # of a norm
     # of the flash kernel
-    seeds = (("random number state", "2", "int64"), ("unused seed", "", "int64"))
+    seeds = (Extra("random number state", "2", "int64"), Extra("unused seed", "", "int64"))
 
     def __init__(self, setup: TrainingSetup, is_whole: bool = False):
         self.setup, self.model, precision = setup, setup.model, setup.precision
@@ -286,7 +286,7 @@ class Transformer:
     def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The mean over the targets."""
         log_p = self.softmax("log_softmax", logits, "log-probabilities")
-        extra = [("number of targets", "", log_p.dtype)]
+        extra = [Extra("number of targets", "", log_p.dtype)]
         return self.graph.op("nll_loss", [log_p], "", keeps=[log_p, targets], extra=extra)
 
     # Layers
@@ -340,7 +340,7 @@ class Transformer:
         """x, dropped out unless the rate is 0. The mask is a byte a value."""
         if not (self.setup.dropout if rate is None else rate):
             return x
-        mask = (f"{name} dropout mask", x.axes, self.mask_dtype(x))
+        mask = Extra(f"{name} dropout mask", x.axes, self.mask_dtype(x))
         return self.graph.op("dropout", [x], x.axes, name=f"{name} dropout output", extra=[mask])
 
     @scope
@@ -367,7 +367,7 @@ class Transformer:
             kind, statistics = "rms_norm", ("1/rms",)
             x = self.graph.cast(x, "float32", f"{label} input") if self.autocast else x
         rows = f"{x.axes.rpartition(' ')[0]} 1"
-        extra = [(f"{label} {each}", rows, self.statistics_dtype) for each in statistics]
+        extra = [Extra(f"{label} {each}", rows, self.statistics_dtype) for each in statistics]
         return self.graph.op(
             kind, [x, *weights], x.axes, name=f"{label} output", keeps=[x, *weights], extra=extra
         )
@@ -377,15 +377,15 @@ class Transformer:
         """Linear, GELU, linear; or the gated form of Llama."""
         self.enter("mlp")
         if self.model.mlp == "swiglu":
-            silu = self.by_value("silu", "silu(gate)", self.linear(n, "mlp.gate"))
-            inner = self.by_value("mul", "silu(gate) · up", silu, self.linear(n, "mlp.up"))
+            silu = self.elementwise("silu", "silu(gate)", self.linear(n, "mlp.gate"))
+            inner = self.elementwise("mul", "silu(gate) · up", silu, self.linear(n, "mlp.up"))
         else:
-            inner = self.by_value(
+            inner = self.elementwise(
                 "gelu", "GELU output", self.graph.rename(self.linear(n, "mlp.up"), "GELU input")
             )
         return self.linear(inner, "mlp.down")
 
-    def by_value(self, kind: str, name: str, *inputs: Tensor) -> Tensor:
+    def elementwise(self, kind: str, name: str, *inputs: Tensor) -> Tensor:
         """An operation on each value, or each pair of values, that keeps what it reads."""
         return self.graph.op(kind, inputs, inputs[-1].axes, name=name, keeps=inputs)
 
@@ -474,11 +474,11 @@ class Transformer:
         value_bytes = dtype_bits(inputs[0].dtype) // 8
         if self.kernel == "flash":
             # the efficient kernel's are on the host
-            extra = [("log-sum-exp", "b a s", "float32"), *self.seeds]
+            extra = [Extra("log-sum-exp", "b a s", "float32"), *self.seeds]
             stages = flash_backward_buffers(b, a, k.count // (b * s * d), s, d, value_bytes)
         else:
             needs_grad = any(x.needs_grad for x in inputs)  # it is for a backward alone
-            extra = [("log-sum-exp", "b a s↑32", "float32")] if needs_grad else []
+            extra = [Extra("log-sum-exp", "b a s↑32", "float32")] if needs_grad else []
             stages = efficient_backward_buffers(b, a, s, d, value_bytes)
         names = {"name": "attention output", "by": self.kernel, "out_by": self.core_output_by()}
         more = {"scratch_bytes": self.highest(stages), "flops": 2 * self.core_flops} | names

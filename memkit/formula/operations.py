@@ -62,6 +62,14 @@ class Tensor:
         return name or self.axes.replace(" ", "·") or "1"
 
 
+class Extra(NamedTuple):
+    """A tensor that an operation makes beside its output: a mask, statistics."""
+
+    name: str
+    axes: str
+    dtype: str
+
+
 @dataclass(slots=True, eq=False)
 class Operation:
     """One line of the list.
@@ -170,17 +178,17 @@ class Graph:
         name: str = "",
         keeps: Sequence[Tensor] = (),
         out_by: str | None = None,
-        extra: Sequence[tuple[str, str, str]] = (),
+        extra: Sequence[Extra] = (),
         **more,
     ) -> Tensor:
         """Write one operation; returns its output, a tensor of these axes called ``name``.
 
-        It keeps those of ``keeps``; its output too, unless ``out_by`` is None; and the tensors of ``extra``, each
-        (name, axes, dtype), which it makes beside the output: a mask, statistics. ``more`` are its other fields.
+        It keeps those of ``keeps``; its output too, unless ``out_by`` is None; and the tensors of ``extra``,
+        which it makes beside the output. ``more`` are its other fields.
         """
         needs_grad = any(x.needs_grad for x in reads)
         out = Tensor(axes, self.count(axes), dtype or reads[0].dtype, name, needs_grad=needs_grad)
-        makes = [out, *[Tensor(axes, self.count(axes), dtype, name) for name, axes, dtype in extra]]
+        makes = [out, *[Tensor(x.axes, self.count(x.axes), x.dtype, x.name) for x in extra]]
         if not needs_grad:
             keeps = ()
         else:

@@ -35,10 +35,11 @@ from memkit.units import as_one_of
 
 def add_gradients(segments: Iterable[Segment]) -> list[Segment]:
     """Each finished gradient is added to one that is there, and freed."""
-    return [
-        Segment(each.times, each.unit, [(block, sign or FREED) for block, sign in each.events])
-        for each in segments
-    ]
+
+    def added(segment: Segment) -> list[tuple[Block, int]]:
+        return [(block, FREED if sign == FINISHED else sign) for block, sign in segment.events]
+
+    return [Segment(each.times, each.unit, added(each)) for each in segments]
 
 
 def keep_gradients(
@@ -82,7 +83,7 @@ def free_gradients(segments: Sequence[Segment]) -> list[Segment]:
     return [Segment(each.times, each.unit, left(each)) for each in segments]
 
 
-def place(record: Recorder, op: str, tensors: Iterable[StateTensor]) -> None:
+def allocate_persistent(record: Recorder, op: str, tensors: Iterable[StateTensor]) -> None:
     """Tensors that stay to the end of the run."""
     for tensor in tensors:
         record.new(tensor.num_bytes, op, tensor.parameter, tensor.part)
@@ -95,7 +96,7 @@ def write_weights(
     for parameter in parameters:
         states = optimizer_tensors(parameter, precision, setup.optimizer)
         masters = [tensor for tensor in states if tensor.role == "master weight"]
-        place(record, "empty", [*weight_tensors(parameter, precision), *masters])
+        allocate_persistent(record, "empty", [*weight_tensors(parameter, precision), *masters])
 
 
 def write_states(
@@ -108,8 +109,8 @@ def write_states(
     for parameter in parameters:
         states = optimizer_tensors(parameter, precision, setup.optimizer)
         made = [t for t in states if not (t.is_in_host and setup.device == "cuda")]
-        place(record, "zeros_like", [t for t in made if t.role != "master weight"])
-    place(record, "create_dynamic_map", shared_tensors(parameters, setup.optimizer))
+        allocate_persistent(record, "zeros_like", [t for t in made if t.role != "master weight"])
+    allocate_persistent(record, "create_dynamic_map", shared_tensors(parameters, setup.optimizer))
 
 
 def write_update(
@@ -222,7 +223,7 @@ class Run:
         return tuple(filter(None, dtypes))
 
     def use(
-        self, setup: TrainingSetup, makes_states: bool
+        self, setup: TrainingSetup, *, makes_states: bool = False
     ) -> Callable[[Recorder, Block], bool] | None:
         """What is done at once with a finished gradient, and returns whether that frees it; ``None``: nothing is.
 
@@ -235,7 +236,7 @@ class Run:
         return walk.forward
 
     def backward(
-        self, setup: TrainingSetup, walk: Walk, accumulates: bool, makes_states: bool
+        self, setup: TrainingSetup, walk: Walk, *, accumulates: bool, makes_states: bool
     ) -> list[Segment]:
         """The backward's events, with what becomes of each finished gradient.
 
@@ -243,7 +244,7 @@ class Run:
         """
         if accumulates:
             return add_gradients(walk.backward)
-        use = self.use(setup, makes_states)
+        use = self.use(setup, makes_states=makes_states)
         return keep_gradients(walk.backward, walk.block_bytes, self.gradient_dtypes(setup), use)
 
 

@@ -52,12 +52,12 @@ def _key(instant: Instant) -> tuple[str, int, int]:
 
 def _names(instant: Instant, is_split: bool) -> tuple[str, tuple[str, int]]:
     """What stands below a bar: its moment, and the phase that it shares with its neighbours of the same step."""
-    phase, _, moment = instant.name.partition(" ")
+    phase = instant.phase
     if phase in ("init", "zero_grad"):
         return "", (phase, instant.step)
     if is_split and phase in ("forward", "backward"):
         phase += f"\nbatch {instant.micro_batch}"
-    return moment or "end", (phase, instant.step)
+    return "peak" if instant.is_peak else "end", (phase, instant.step)
 
 
 def timeline_figure(

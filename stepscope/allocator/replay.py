@@ -176,7 +176,7 @@ def _instants(trace: MemoryTimeline, player: Player) -> Iterator[Instant]:
         if failed_at < end:
             break
         for i in alike:
-            index = player.levels.peak(start, end) if i.name.endswith(" peak") else end - 1
+            index = player.levels.peak(start, end) if i.is_peak else end - 1
             parts = player.levels.at(index)
             yield _instant(i.name, parts, step=i.step, micro_batch=i.micro_batch)
         start = end

@@ -4,7 +4,7 @@ Each module loads torch but ``scratch_disk``, for the commands that trace nothin
 
 Reading order:
 
-- ``refusals``: what a trace cannot follow, said with the program's own line
+- ``refusals``: the program's own line, found among the frames; what a trace cannot follow, refused with it
 - ``values``: which values a trace knows, and what a program is told that asks for one
 - ``scratch_disk``: a scratch folder over the disk, which stays as it was
 - ``host``: where a tensor without values is: on the card, in the host's memory, or nowhere

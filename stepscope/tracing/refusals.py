@@ -1,7 +1,8 @@
-"""What a trace cannot follow, said with the program's own line and what to write there instead.
+"""The program's own line, found among the frames; and what a trace cannot follow, refused with that line.
 
-For the reader of chapter 07 whose own program has a branch on a value, a sparse tensor or a
-transform of functions.
+A refusal says what to write there instead: for the reader of chapter 07 whose own program has a branch on a value, a
+sparse tensor or a transform of functions. A line is the program's own if its file is none of torch's, of another
+library's, of Python's or of these two packages: where those lie is written here for all who ask.
 """
 
 import inspect

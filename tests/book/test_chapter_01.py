@@ -55,7 +55,7 @@ def missing_gib(setup: TrainingSetup) -> float:
 
 def test_the_largest_micro_batch_of_4096_tokens():
     plain, spare, missing = re.search(
-        r"2\. (\w+) sequences, .* more than ([\d.]+) GiB fragment; at worst about (\d+) GiB are missing\.",
+        r"2\. (\w+) sequences, .* than ([\d.]+) GiB are lost in fragments\. At worst about (\d+) GiB are missing\.",
         found_text(),
     ).groups()
     assert largest_that_fits(LONG) == WORDS[plain]

@@ -8,7 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-from memkit.measure import NUMBER, RecordLine, cuda_entries, is_composite, measure_memory, replayed
+from memkit.measure import (
+    NUMBER,
+    LogChange,
+    RecordLine,
+    Sighting,
+    cuda_entries,
+    is_composite,
+    measure_memory,
+    replayed,
+)
 from memkit.models import TINY_LLAMA
 from memkit.program.transformer import training_build
 from memkit.recipes import AUTOCAST_BF16
@@ -180,7 +189,10 @@ def test_cudas_record_is_read_without_a_card():
     ]
     log = replayed(
         entries,
-        [[("saw", "weights", {4096}), ("mark", "init")], [("start_step", 1), ("end_step",)]],
+        [
+            [Sighting("weights", {4096}), LogChange("mark", ("init",))],
+            [LogChange("start_step", (1,)), LogChange("end_step", ())],
+        ],
     )
     assert log.parts() == ["weights", "temporary", "temporary"]
     assert log.events == [0, 1, ~1, 2, ~2] and log.live == {0}

@@ -36,7 +36,8 @@ SEEN = """form => {
     const text = (name) => form.querySelector(name).textContent.trim(), stage = form.querySelector(".stage");
     return { model: form.model.value, card: form.card.value, isWaiting: form.matches(".is-stale, .is-waiting"),
         way: [...form.querySelectorAll(".ways button")].findIndex((each) => each.ariaPressed === "true"),
-        isSeen: seen(stage.querySelector("canvas")) && text(".total") !== "", said: text(".said"), asked: text(".asked"), price: text(".price"),
+        isSeen: seen(stage.querySelector("canvas")) && text(".total") !== "",
+        said: text(".said"), asked: text(".asked"), price: text(".price"),
         ways: [...form.querySelectorAll(".ways button")].map((each) =>
             [...each.children].map((part) => part.textContent)),
         total: text(".total"), when: text(".when"), say: text(".say"), link: form.querySelector(".link").href };

@@ -114,7 +114,7 @@ class OnList:
             for block, sign in segment.events
             if sign != FINISHED
         ]
-        ends = [-walk.first_gradient.num_bytes, -walk.with_loss[0].num_bytes]
+        ends = [-walk.loss_gradient.num_bytes, -walk.with_loss[0].num_bytes]
         return [sign * block.num_bytes for block, sign in events] + ends
 
 
@@ -259,5 +259,5 @@ def test_the_tables_add_up_to_the_walk(setup):
     left = {block for s in (*walk.forward, *walk.backward) for block, sign in s.events if sign > 0}
     left -= {block for s in (*walk.forward, *walk.backward) for block, sign in s.events if sign < 0}
     gradients = {block for block in left if block.gradient_of is not None}
-    assert left - gradients == {walk.first_gradient, *walk.with_loss}
+    assert left - gradients == {walk.loss_gradient, *walk.with_loss}
     assert sum(block.gradient_of.count for block in gradients) == count_parameters(setup.model)
