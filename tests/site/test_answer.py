@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.site, pytest.mark.browser]
 STEPS = int(os.environ.get("SITE_STATES", "40"))
 NAMES = list(WAYS)
 MOVES = "model/card/way/way/two at once/back/reload/offline, model/offline, way".split("/")
-SETTLED = """document.querySelector(".stage .memkit-film")
+SETTLED = """document.querySelector(".stage .total")?.textContent
     && !document.querySelector("form.answer").matches(".is-stale, .is-waiting")"""
 SEEN = """form => {
     const seen = (place) => !!place && place.checkVisibility({ visibilityProperty: true });
