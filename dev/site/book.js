@@ -3,41 +3,82 @@ const [box, list, said] = [".search input", ".search ul", ".search p"].map((name
 let index;
 if (matchMedia("(hover: none)").matches) box.placeholder = "Search";  // there is no key to press
 
+const NO_WORDS = new Set("a an and are at by can do does for from get how i if in is it many much my need of on or the to vs what when which who why with you".split(" "));
+
+// The model or the card that a query means: the name of most of whose parts it has. A model is meant by its family and
+// its size, a card by its number.
+const has = (query, part) => new RegExp(`(^|[^a-z0-9]|[a-z]{3})${part.replaceAll(".", "\\.")}(?![a-z0-9])`).test(query);
+const isModel = (query, name) => query.includes(name.match(/^[a-z]+/)[0]) && has(query, name.match(/[\d.]+b(?=-|$)|[a-z]+$/)[0]);
+const isCard = (query, name) => has(query, name.split(" ").find((word) => /\d/.test(word)));
+function named(query, names, isMeant) {
+  const count = (name) => name.toLowerCase().split(/[ -]/).filter((part) => has(query, part)).length;
+  return names.filter((name) => isMeant(query, name.toLowerCase())).sort((a, b) => count(b) - count(a))[0];
+}
+
+// A query that names a model, and a card, is answered itself.
+async function answered(query, { models, cards }) {
+  const model = named(query, models, isModel), card = named(query, cards, isCard);
+  const address = `index.html?fit=${encodeURIComponent(`${model}/${card ?? ""}`)}`;
+  if (!model) return [];
+  if (!card) return [[address, `Which card fits ${model}?`, "Choose one, and see the film of its step."]];
+  const { of } = await (await fetch("answers.json")).json();
+  return [[address, `${model} on one ${card}`, of[model][card].said]];
+}
+
+// Places by the words that they have, rare words and headings first; each with what stands around the first of them.
+function ranked(words, { titles, entries }) {
+  const texts = entries.map(([page, , heading, text]) => [titles[page][1], heading, text].map((part) => part.toLowerCase()));
+  const weights = words.map((word) => Math.log(1 + entries.length / (1 + texts.filter((parts) => parts.some((part) => part.includes(word))).length)));
+  const best = new Map();  // one place for each heading
+  entries.forEach(([page, anchor, heading, text], at) => {
+    const [stem, title] = titles[page], name = `${title}: ${heading}`, [inTitle, inHeading, inText] = texts[at];
+    let score = 0, count = 0;
+    words.forEach((word, number) => {
+      const found = 3 * inHeading.includes(word) + 2 * inTitle.includes(word) + inText.includes(word);
+      score += weights[number] * (found && 2 + found);
+      count += !!found;
+    });
+    if (!count || score <= (best.get(name)?.score ?? 0)) return;
+    const first = Math.max(0, Math.min(...words.map((word) => inText.indexOf(word)).filter((place) => place >= 0)) - 40);
+    const excerpt = Number.isFinite(first) ? `${first ? "… " : ""}${text.slice(first, first + 110)} …` : "";
+    best.set(name, { score, count, found: [`${stem}.html#${anchor}`, name, excerpt] });
+  });
+  const found = [...best.values()].sort((a, b) => b.count - a.count || b.score - a.score);
+  return { places: found.map((each) => each.found), most: found[0]?.count ?? 0, whole: found.filter(({ count }) => count === words.length).length };
+}
+
 async function search() {
-  const words = box.value.toLowerCase().split(/\s+/).filter(Boolean);
-  if (words.length && !index) {
+  const query = box.value.toLowerCase(), all = query.split(/[\s,?!]+/).filter(Boolean);
+  const words = all.filter((word) => !NO_WORDS.has(word)).map((word) => (word.length > 4 ? word.replace(/(ing|s)$/, "") : word));
+  if (all.length && !index) {
     said.textContent = "Searching …";  // the index is fetched once
     index = fetch("search.json").then((answer) => answer.json());
   }
-  let titles, entries = [];
+  let looked, itself = [];
   try {
-    if (words.length) ({ titles, entries } = await index);
+    if (all.length) itself = await answered(query, looked = await index);
   } catch {
-    index = undefined;  // the next letter asks again
+    if (!looked) index = undefined;  // the next letter asks again
     list.hidden = true;
     said.textContent = "The search could not be fetched. Type on to try again.";
     return;
   }
-  const best = new Map();  // one place for each heading
-  for (const [page, anchor, heading, text] of entries) {
-    const [stem, title] = titles[page], name = `${title}: ${heading}`;
-    const all = `${title} ${heading} ${text}`.toLowerCase();
-    if (!words.every((word) => all.includes(word))) continue;
-    const score = words.filter((word) => heading.toLowerCase().includes(word)).length * 2
-      + words.filter((word) => title.toLowerCase().includes(word)).length;
-    if (score > (best.get(name)?.[0] ?? -1)) best.set(name, [score, `${stem}.html#${anchor}`, name]);
-  }
-  const found = [...best.values()];
-  found.sort((a, b) => b[0] - a[0]);
-  list.replaceChildren(...found.slice(0, 12).map(([, address, words]) => {
-    const item = document.createElement("li"), link = document.createElement("a");
+  if (query !== box.value.toLowerCase()) return;  // who typed on is answered then
+  const { places, most, whole } = words.length ? ranked(words, looked) : { places: [], most: 0, whole: 0 };
+  const shown = [...itself, ...places.slice(0, 12)];
+  list.replaceChildren(...shown.map(([address, name, excerpt]) => {
+    const item = document.createElement("li"), link = document.createElement("a"), small = document.createElement("small");
     link.href = address;
-    link.textContent = words;
+    small.textContent = excerpt;
+    link.append(name, small);
     item.append(link);
     return item;
   }));
-  list.hidden = !found.length;
-  said.textContent = words.length ? (found.length ? `${found.length} place${found.length > 1 ? "s" : ""}` : "Nothing found. Try fewer or other words.") : "";
+  list.hidden = !shown.length;
+  if (!all.length) said.textContent = "";
+  else if (!shown.length) said.textContent = "Nothing found. Try fewer or other words.";
+  else if (whole) said.textContent = `${whole} place${whole > 1 ? "s" : ""}`;
+  else said.textContent = most ? `No place has all these words; with ${most} of ${words.length}:` : "";
 }
 box.addEventListener("input", search);
 
@@ -115,79 +156,4 @@ if (films.length) {
     film(stage, data);
   }));
 }
-
-// The first page's answer: looked up, never computed here. What the menus do not name is not shown.
-const asking = document.querySelector("form.answer");
-if (asking) {
-  let answers, prices;
-  const menus = [asking.model, asking.card], place = asking.querySelector(".asked");
-  const wait = document.createElement("p"), again = document.createElement("button");
-  const chosen = () => menus.map((menu) => menu.value).join("/");
-  let shown = menus.map((menu) => [...menu.options].find((option) => option.defaultSelected).value).join("/");
-  const lines = [...asking.querySelectorAll("tbody tr")], addressOf = (model, card) => `fit/${model}-on-${card}.html`.replaceAll(" ", "-");
-  const press = (way) => {
-    lines.forEach((line, number) => line.querySelector("button").setAttribute("aria-pressed", number === way));
-    asking.querySelector(".price").innerHTML = prices[way];
-  };
-  const load = async () => {
-    answers ??= fetch(asking.dataset.answers).then((file) => file.json());
-    try {
-      prices = (await answers).prices;
-    } catch (error) {
-      answers = undefined;  // the next one who asks fetches again
-      throw error;
-    }
-    return (await answers).of;
-  };
-  const stale = (isStale) => {
-    asking.classList.toggle("is-stale", isStale);
-    wait.hidden = !isStale;
-    place.hidden = isStale;
-  };
-  const answer = async () => {
-    const wanted = chosen(), [model, card] = menus.map((menu) => menu.value);
-    stale(wanted !== shown);
-    if (wanted === shown) return;
-    wait.textContent = "Looking it up …";
-    let found;
-    try {
-      found = (await load())[model][card];
-    } catch {
-      wait.replaceChildren("The answers could not be fetched. ", again);
-      return;
-    }
-    if (chosen() !== wanted) return;  // who chose again is answered then
-    const { asked, said, rows, bars, first } = found;
-    place.textContent = asked;
-    asking.querySelector(".said strong").textContent = said;
-    lines.forEach((line, way) => {
-      const [bar, ...cells] = line.querySelectorAll("td");
-      bar.firstElementChild.style.width = `${bars[way]}%`;
-      cells.forEach((cell, place) => { cell.textContent = rows[way][place]; });
-    });
-    press(first);
-    asking.querySelector(".link").href = addressOf(model, card);
-    shown = wanted;
-    stale(false);
-  };
-  wait.className = "quiet asked";
-  wait.setAttribute("role", "status");
-  wait.hidden = true;
-  place.before(wait);
-  again.type = "button";
-  again.textContent = "Try again";
-  again.addEventListener("click", answer);
-  lines.forEach((line, way) => line.querySelector("button").addEventListener("click", () => load().then(() => press(way), () => {
-    asking.querySelector(".price").textContent = "What it costs could not be fetched. Press again.";
-  })));
-  const linked = new URLSearchParams(location.search).get("fit")?.match(/^([^/]+)\/(.+)$/);
-  if (linked) {
-    for (const [menu, wanted] of [[asking.model, linked[1]], [asking.card, linked[2]]]) {
-      if ([...menu.options].some((option) => option.value === wanted)) menu.value = wanted;
-    }
-  }
-  answer();
-  for (const event of ["pageshow", "online"]) addEventListener(event, answer);  // menus kept over *Back*; a network again
-  asking.addEventListener("submit", (event) => event.preventDefault());
-  asking.addEventListener("input", answer);
-}
+if (document.querySelector("form.answer")) import("./answer.mjs");

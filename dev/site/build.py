@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "chapters")]
 
-from answer import OPENING, address_of, first_screen
+from answer import OPENING, address_of, cards, film_name, first_screen, links_of
 from handouts import handouts_page
 from notebook_page import ChapterWriter, Files, Page
 from panels import Panels
@@ -58,6 +58,12 @@ def page_of_dev(name: str) -> str:
     return text.replace("](../", "](")
 
 
+def folded(html: str) -> str:
+    """All but the first paragraph, where it begins with one, in a fold."""
+    first, end, rest = html.partition("</p>") if html.startswith("<p>") else ("", "", html)
+    return f"{first}{end}<details><summary>All of it</summary>{rest}</details>"
+
+
 def first_page(files: Files, panels: Panels, chapters: list[Page], site: str) -> Page:
     """What the book is, a panel to try, the chapters with their questions, and how to run it."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -67,9 +73,9 @@ def first_page(files: Files, panels: Panels, chapters: list[Page], site: str) ->
     )
     ways = "**You teach?**" + section(readme, "The chapters").partition("**You teach?**")[2]
     entries = "".join(
-        f'<h3 id="{page.stem}"><a href="{page.stem}.html">{escape(page.title)}</a></h3>'
+        f'<div class="entry"><h3 id="{page.stem}"><a href="{page.stem}.html">{escape(page.title)}</a></h3>'
         f'<p class="quiet">{escape(page.facts)}</p>{page.picture if OF_THE_PICTURE.search(page.question) else ""}'
-        f"{files.markdown(page.question)}"
+        f"{files.markdown(page.question)}</div>"
         for page in chapters
         if not page.kind
     )
@@ -77,12 +83,12 @@ def first_page(files: Files, panels: Panels, chapters: list[Page], site: str) ->
         "Does it fit my card?": first_screen(files.out, site),
         "Try it": panels.html("MemoryExplorer", {}, ""),
         "For whom it is": files.markdown(ways),
-        "The chapters and their questions": entries,
+        "The chapters and their questions": f'<div class="entries">{entries}</div>',
         "The ledger and the questions": '<p><a href="claims.html">Every claim of the ledger</a> has an address that '
         'can be cited, and <a href="questions.html">the questions</a> say why each choice is right or wrong.</p>',
         "How to run it": files.markdown(section(readme, "Start")),
-        "How good are the numbers?": files.markdown(page_of_dev("NUMBERS.md")),
-        "On which machines it runs": files.markdown(page_of_dev("MACHINES.md")),
+        "How good are the numbers?": folded(files.markdown(page_of_dev("NUMBERS.md"))),
+        "On which machines it runs": folded(files.markdown(page_of_dev("MACHINES.md"))),
     }
     page = Page(stem="index", title=title.removeprefix("# ").strip())
     # as GitHub does
@@ -227,23 +233,80 @@ def write_search(pages: list[Page], out: Path) -> None:
         for number, page in enumerate(pages)
         for anchor, heading, words in page.search
     ]
-    index = {"titles": [(page.stem, page.title) for page in pages], "entries": entries}
+    index = {
+        "titles": [(page.stem, page.title) for page in pages],
+        "entries": entries,
+        "models": list(PUBLISHED_MODELS),
+        "cards": [card.name for card in cards()],
+    }
     (out / "search.json").write_text(
         json.dumps(index, ensure_ascii=False, separators=(",", ":")), encoding="utf-8"
     )
 
 
-def cited_as() -> str:
-    """The book as CITATION.cff has it, for BibTeX."""
+def citation() -> dict[str, str]:
+    """Title, author and date as CITATION.cff has them."""
     cff = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
-    title, author, date = (
-        re.search(pattern, cff, re.MULTILINE)[1]
-        for pattern in (r'^title: "(.+)"', r'^  - name: "(.+)"', r"^date-released: (\S+)")
-    )
+    patterns = {
+        "title": r'^title: "(.+)"',
+        "author": r'^  - name: "(.+)"',
+        "date": r"^date-released: (\S+)",
+    }
+    return {name: re.search(each, cff, re.MULTILINE)[1] for name, each in patterns.items()}
+
+
+def cited_as(facts: dict[str, str]) -> str:
+    """The book for BibTeX."""
     return (
-        f"@book{{memkit,\n  title   = {{{title}}},\n  author  = {{{{{author}}}}},\n  year    = {{{date[:4]}}},\n"
-        f"  note    = {{Version {memkit.__version__}}}\n}}"
+        f"@book{{memkit,\n  title   = {{{facts['title']}}},\n  author  = {{{{{facts['author']}}}}},\n"
+        f"  year    = {{{facts['date'][:4]}}},\n  note    = {{Version {memkit.__version__}}}\n}}"
     )
+
+
+def repository_of(site: str) -> str:
+    """Where the sources of a site on GitHub Pages are; nothing for another address.
+
+    >>> repository_of("https://somebody.github.io/memkit/"), repository_of("https://example.org/book/")
+    ('https://github.com/somebody/memkit', '')
+    """
+    found = re.fullmatch(r"https://([\w-]+)\.github\.io/([\w.-]+)/", site)
+    return f"https://github.com/{found[1]}/{found[2]}" if found else ""
+
+
+def first_sentences(text: str, most: int = 200) -> str:
+    """The first sentence, and as many more as fit into so many letters: what is shown with a link is never cut.
+
+    >>> first_sentences("![A bar.](a.png) **One** [step](b.md). A second sentence.", most=20)
+    'One step.'
+    """
+    words = re.sub(r"!\[.*?\]\(.*?\)|\*|\[(?=[^]]+\]\()|(?<=\w)\]\(.*?\)", "", text)
+    whole, *others = re.split(r"(?<=[.?!])\s+", " ".join(words.split()))
+    for sentence in others:
+        if len(whole) + len(sentence) >= most:
+            break
+        whole += f" {sentence}"
+    return whole
+
+
+def write_sitemap(out: Path, site: str) -> None:
+    """Every page's address, for search engines."""
+    pages = sorted(path.relative_to(out).as_posix() for path in out.rglob("*.html"))
+    listed = "".join(f"<url><loc>{site}{page}</loc></url>" for page in pages if page != "404.html")
+    (out / "sitemap.xml").write_text(
+        '<?xml version="1.0" encoding="UTF-8"?>'
+        f'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{listed}</urlset>',
+        encoding="utf-8",
+    )
+
+
+def missing_page() -> Page:
+    """What a server shows for an address that leads nowhere."""
+    page = Page(stem="404", title="This page is not here")
+    page.html = (
+        f"<h1>{page.title}</h1><p>The address may have a mistake, or the page has another name now. Search the book, "
+        'or go to <a href="index.html">its first page</a>.</p>'
+    )
+    return page
 
 
 def build(out: Path, site: str = "") -> None:
@@ -281,8 +344,9 @@ def build(out: Path, site: str = "") -> None:
         (HERE / "page.html.j2").read_text(encoding="utf-8")
     )
     turn = turns(pages)
-    for page in pages:
-        before, after = turn[page.stem]
+    facts = citation()
+    for page in [*pages, missing_page()]:
+        before, after = turn.get(page.stem, (None, None))
         html = frame.render(
             book=pages[0].title,
             title=escape(page.title),
@@ -297,17 +361,23 @@ def build(out: Path, site: str = "") -> None:
             version=memkit.__version__,
             live=panels,
             description=escape(
-                " ".join(page.question.split())[:150] or "A textbook about memory in training."
+                first_sentences(page.question) or "A textbook about memory in training."
             ),
-            cited=escape(cited_as()),
-            card=f"{site}{card_of(page)}",
+            cited=escape(cited_as(facts)),
+            facts=facts,
+            links=links_of(f"{page.stem}.html", card_of(page), site),
+            site=site,
+            repository=repository_of(site),
+            opening_film=film_name(OPENING[0], 0),
         )
         (out / f"{page.stem}.html").write_text(html, encoding="utf-8")
     (out / "book.css").write_text(style(), encoding="utf-8")
-    for name in ("book.js", "live.mjs", "worker.mjs"):
+    for name in ("book.js", "answer.mjs", "live.mjs", "worker.mjs"):
         shutil.copy(HERE / name, out)
     shutil.copy(SCRIPT, out / "film.mjs")
     write_search(pages, out)
+    if site:
+        write_sitemap(out, site)
 
 
 if __name__ == "__main__":

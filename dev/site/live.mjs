@@ -69,8 +69,8 @@ function starter(place, words, begin) {
   return { said, button, press };
 }
 
-// The moves that were drawn ahead: the opening, and what each changes.
-async function fetchMoves(address) {
+// A file that was made when the site was built: a panel's opening and what each move changes, or a film.
+export async function fetchPacked(address) {
   const answer = await fetch(address);
   if (!answer.ok) throw new Error(answer.statusText);
   return new Response(answer.body.pipeThrough(new DecompressionStream("gzip"))).json();
@@ -189,7 +189,7 @@ class Panel {
     this.stale(true);
     let opening, moves;
     try {
-      [opening, moves] = await (this.ahead ??= fetchMoves(this.place.dataset.moves));
+      [opening, moves] = await (this.ahead ??= fetchPacked(this.place.dataset.moves));
     } catch {
       this.ahead = undefined;
       this.failed("The answers could not be fetched.");

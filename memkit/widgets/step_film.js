@@ -14,6 +14,8 @@ const STYLE = `
 .memkit-film .line > :nth-child(2) { white-space: pre-wrap; overflow-wrap: anywhere; }
 .memkit-film .line.on { background: var(--soft); border-color: #D55E00; font-weight: 650; }
 .memkit-film .line.on.gives { border-color: #0072B2; }
+.memkit-film .line.dies > :nth-child(2)::after { content: "  ← out of memory"; white-space: pre-wrap; }
+.memkit-film .line.dies { outline: 2px solid #D55E00; outline-offset: -2px; }
 .memkit-film .bar { position: relative; margin: 2px 4px 2px 8px; font-size: 11px; line-height: 18px;
   text-align: right; }
 .memkit-film .bar i { position: absolute; top: 0; bottom: 0; opacity: .55; }
@@ -44,11 +46,12 @@ const STYLE = `
 }
 @container (max-width: 480px) {  /* a line for each part, and room: no number's width moves what is below */
   .memkit-film .when { display: block; min-height: 3em; }
-  .memkit-film .parts { display: grid; }
+  .memkit-film .sides > :last-child { display: flex; flex-direction: column; }
+  .memkit-film .parts { display: grid; order: 1; margin-top: 8px; }
   .memkit-film .say { min-height: 6em; }
 }`;
 
-const SECONDS = 25, REST_MS = 1200, ROWS = 5;
+const SECONDS = 25, SHORT_SECONDS = 7, REST_MS = 1200, ROWS = 5;
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 const AXIS = 58, TOP = 28, FOOT = 48, PEAK = 8;  // pixels: of the axis, above and below the areas, of a step's peak
 const SAID = {  // what an operation makes, in words
@@ -153,6 +156,18 @@ export class Story {
     return `${size} are given back: ${this.said(block)}, made in ${this.when(this.bornAt[block])}.`;
   }
 
+  // The sentence for the moment at which a card is full.
+  death(at, card) {
+    const block = this.blockAt[at], size = bytes(this.size[block]), left = bytes(card.high - this.totals[at] + this.size[block]);
+    return `Out of memory: ${size} are asked for ${this.said(block)}, and the ${card.name} has ${left} left.`;
+  }
+
+  // The sentence for the end of a film that no card's line has stopped.
+  ending(card) {
+    const below = `The peak, ${bytes(this.most)}, is below the ${card.name}'s ${bytes(card.high)}`;
+    return this.most > card.low ? `${below}, but what fragments beside it may be more than is left.` : `${below}: it fits.`;
+  }
+
   // Each step's highest event, and the events beside it that are as high, to a fiftieth.
   peaks() {
     const highest = new Map();
@@ -169,17 +184,24 @@ export class Story {
   }
 
   // Sizes for the axis, a round number of GiB or MiB apart, with their words.
-  ticks() {
-    const unit = this.most >= 100 * 2 ** 20 ? 3 : 2, most = this.most / 1024 ** unit;
+  ticks(highest = this.most) {
+    const unit = highest >= 100 * 2 ** 20 ? 3 : 2, most = highest / 1024 ** unit;
     const power = 10 ** Math.floor(Math.log10(most / 2));
     const gap = power * [5, 2, 1].find((round) => 2 * round * power <= most);
     const numbers = Array.from({ length: Math.floor(most / gap) + 1 }, (_, number) => gap * number);
     return numbers.map((size) => [size * 1024 ** unit, `${+size.toPrecision(3)} ${UNITS[unit]}`]);
   }
 
-  // Where each event ends across a width: all alike, but that a step's peak is wide enough to be seen.
-  ends(width) {
-    const wide = new Float64Array(this.count).fill(width / this.count);
+  // The first event that takes more than a card has for tensors even at best; -1 where none does.
+  dies(card) {
+    return card ? this.totals.findIndex((total) => total > card.high) : -1;
+  }
+
+  // Where each event ends across a width: all alike, but that a step's peak is wide enough to be seen, and that what
+  // comes after a card is full has two fifths at most.
+  ends(width, full = this.count - 1) {
+    const wide = new Float64Array(this.count).fill(width / this.count), before = full + 1, after = this.count - before;
+    if (before / this.count < .6) wide.fill(.6 * width / before, 0, before).fill(.4 * width / after, before);
     for (const [from, to] of this.peaks()) {
       for (let at = from; at <= to; at += 1) wide[at] = Math.max(wide[at], PEAK / (to - from + 1));
     }
@@ -210,11 +232,14 @@ function fitted(canvas) {
   return [pen, width, height];
 }
 
-export function film(place, data, { hasLink = false } = {}) {
-  const story = new Story(data), last = story.count - 1;
+// `card` has a name and two sizes: tensors of `low` bytes fit even at worst, of more than `high` not even at best. Its
+// film stops where it is full. `plays` is whether it begins by itself.
+export function film(place, data, { hasLink = false, card = null, plays = false } = {}) {
+  const story = new Story(data), last = story.count - 1, full = story.dies(card), stop = full < 0 ? last : full;
+  const most = card ? Math.max(Math.min(story.most, 1.4 * card.high), Math.min(1.2 * card.high, 4 * story.most)) : story.most;
   const linked = hasLink && location.hash.match(/^#event=(\d+)$/);
   const isStill = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  let at = linked ? Math.min(+linked[1], last) : story.asks ? 0 : story.peak;
+  let at = linked ? Math.min(+linked[1], last) : story.asks || plays && !isStill ? 0 : Math.min(story.peak, stop);
   let playing = 0, areas = null, shown = -1, guess = null;
 
   place.classList.add("memkit-film");
@@ -276,10 +301,10 @@ export function film(place, data, { hasLink = false } = {}) {
   const isRevealed = () => !story.asks || guess !== null;
   let ends = null, across = 0;
   const x = (event, width) => {
-    if (across !== width) [ends, across] = [story.ends(width - AXIS), width];
+    if (across !== width) [ends, across] = [story.ends(width - AXIS, stop), width];
     return AXIS + (event < 0 ? 0 : ends[event]);
   };
-  const y = (size, height) => height - FOOT - size / story.most * (height - FOOT - TOP);
+  const y = (size, height) => height - FOOT - Math.min(size / most, 1) * (height - FOOT - TOP);
 
   function drawAreas(ink) {
     const [, width, height] = fitted(chart), ratio = chart.width / width;
@@ -319,8 +344,8 @@ export function film(place, data, { hasLink = false } = {}) {
     pen.fillStyle = pen.strokeStyle = ink;
     pen.font = "12px system-ui, sans-serif";
     pen.textAlign = "right";
-    const seen = isRevealed() ? story.most : Math.max(...story.totals.slice(0, at + 1));
-    for (const [size, words] of story.ticks()) {
+    const seen = isRevealed() ? most : Math.max(...story.totals.slice(0, at + 1));
+    for (const [size, words] of story.ticks(most)) {
       if (size > seen) break;  // the scale tells no more than the areas do
       pen.fillText(words, AXIS - 8, y(size, height) + 4);
       pen.fillRect(AXIS - 5, y(size, height), 5, 1);
@@ -352,7 +377,9 @@ export function film(place, data, { hasLink = false } = {}) {
       pen.textAlign = "left";
     };
     if (guess !== null) flag(guess, "your guess", true);
-    if (isRevealed()) flag(story.peak, `peak ${bytes(story.most)}`, false);
+    if (full >= 0) flag(full, "out of memory", true);
+    if (isRevealed()) flag(story.peak, `${full < 0 ? "" : "would "}peak ${story.most > most ? "↑ " : ""}${bytes(story.most)}`, false);
+    if (card) drawCard(pen, width, height);
     pen.beginPath();
     pen.moveTo(handle, 0);
     pen.lineTo(handle, height - FOOT + 2);
@@ -361,9 +388,22 @@ export function film(place, data, { hasLink = false } = {}) {
     pen.lineWidth = 1;
   }
 
+  // The card's line, and below it where a step may fit or not; a line far above the areas is at their upper edge.
+  function drawCard(pen, width, height) {
+    const line = y(card.high, height), words = `${card.high > most ? "↑ " : ""}${card.name}: ${bytes(card.high)} for tensors`;
+    pen.fillStyle = "#D55E00";
+    pen.fillRect(AXIS, line - 1, width - AXIS, 2);
+    pen.globalAlpha = .13;
+    pen.fillRect(AXIS, line, width - AXIS, y(card.low, height) - line);
+    pen.globalAlpha = 1;
+    pen.font = "600 12px system-ui, sans-serif";
+    pen.fillStyle = getComputedStyle(place).color;
+    pen.fillText(words, AXIS + 6, card.high > most ? line + 15 : line - 6);
+  }
+
   // Every block a rectangle as wide as its bytes, in rows as on a shelf; a long one goes on in the next row.
   function drawBlocks() {
-    const [pen, width, height] = fitted(shelf), tall = height / ROWS, scale = width * ROWS / story.most;
+    const [pen, width, height] = fitted(shelf), tall = height / ROWS, scale = width * ROWS / most;
     const fresh = story.blockAt[at];
     pen.strokeStyle = getComputedStyle(place).color;
     pen.lineWidth = 2;
@@ -389,6 +429,7 @@ export function film(place, data, { hasLink = false } = {}) {
       let left = 0;
       row.classList.toggle("on", index === lit);
       row.classList.toggle("gives", index === lit && gives);
+      row.classList.toggle("dies", at === full && index === lit);
       segments.forEach((segment, part) => {
         const wide = sum ? held[index][part] / sum * whole : 0;
         segment.style.left = `${left}%`;
@@ -412,7 +453,7 @@ export function film(place, data, { hasLink = false } = {}) {
     total.textContent = bytes(story.totals[at]);
     const isPeak = at === story.peak && isRevealed();
     when.textContent = ` ${story.when(at)} · event ${(at + 1).toLocaleString("en")} of ${story.count.toLocaleString("en")}`
-      + (isPeak ? " · the peak" : "");
+      + (isPeak ? " · the peak" : "") + (full >= 0 && at > full ? ` · the ${card.name} was full before` : "");
     legend.forEach(([entry, size], part) => {
       size.textContent = bytes(story.heights[part][at]);
       entry.classList.toggle("is-zero", !story.heights[part][at]);
@@ -421,7 +462,8 @@ export function film(place, data, { hasLink = false } = {}) {
     hand.setAttribute("aria-valuetext", `${story.when(at)}: ${bytes(story.totals[at])}`);
     chart.setAttribute("aria-label", `Memory over ${story.count} events; now ${bytes(story.totals[at])}`
       + (isRevealed() ? `, at the peak ${bytes(story.most)}` : ""));
-    say.textContent = `${story.sentence(at)} ${answer()}`;
+    const sentence = at === full ? story.death(at, card) : card && full < 0 && at === last ? story.ending(card) : story.sentence(at);
+    say.textContent = `${sentence} ${answer()}`;
     mark.hidden = !story.asks || guess !== null;
     toPeak.hidden = !isRevealed();
     if (hasLink && !playing) history.replaceState(null, "", `#event=${at}`);
@@ -449,17 +491,17 @@ export function film(place, data, { hasLink = false } = {}) {
   };
   // Where motion is not wanted the film goes from the end of a phase to the next; else evenly over the events.
   const roll = () => {
-    if (at >= last) go(0);
-    const began = performance.now() - at / last * SECONDS * 1000;
+    if (at >= stop) go(0);
+    const seconds = card ? SHORT_SECONDS : SECONDS, began = performance.now() - at / stop * seconds * 1000;
     const jump = () => {
       const next = story.spans.find(([first]) => first - 1 > at);
-      go(next ? next[0] - 1 : last);
-      if (at < last) playing = setTimeout(jump, REST_MS);
+      go(Math.min(stop, next ? next[0] - 1 : last));
+      if (at < stop) playing = setTimeout(jump, REST_MS);
       else pause();
     };
     const frame = (time) => {
-      go((time - began) / 1000 / SECONDS * last);
-      if (at < last) playing = requestAnimationFrame(frame);
+      go(Math.min(stop, (time - began) / 1000 / seconds * stop));
+      if (at < stop) playing = requestAnimationFrame(frame);
       else pause();
     };
     say.setAttribute("aria-live", "off");
@@ -496,6 +538,7 @@ export function film(place, data, { hasLink = false } = {}) {
   observer.observe(place);
   const theme = matchMedia("(prefers-color-scheme: dark)");
   theme.addEventListener("change", draw);
+  if (plays && !isStill) roll();
   return { go, story, stop: () => {
     pause();
     observer.disconnect();

@@ -6,10 +6,13 @@ events of a timeline once; from then on ``step_film.js`` moves everything in the
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cached_property
 from html import escape
-from itertools import groupby
+from itertools import groupby, islice, pairwise
+from operator import itemgetter
 from pathlib import Path
 
 from memkit.pictures.colours import COLOUR
@@ -20,8 +23,8 @@ from memkit.units import ALLOCATOR_BLOCK_BYTES, format_bytes, round_up
 SCRIPT = Path(__file__).with_suffix(".js")
 FILM = "application/vnd.memkit.film"
 """The film's data in a stored output, from which the site makes the film again."""
-MOST_EVENTS = 12_000
-"""More marks than a screen has columns tell nothing; the smallest blocks are left out, and the film says so."""
+MOST_EVENTS, MOMENTS = 12_000, 1_000
+"""More events than the first are told in about as many moments as the second: a screen has no more columns."""
 LINE = re.compile(r"(?P<file>.+):(?P<number>\d+) (?P<function>\S+)$")
 PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -39,6 +42,8 @@ class StepFilm:
 
     With ``asks`` the peak stays hidden until a reader has set a guess. In a notebook the film moves without the
     kernel; ``save`` writes it as one HTML file. It needs ``anywidget``; without it there is a still picture.
+    A long film is told in fewer moments, and one with ``limits``: then the moments at which the bytes first exceed
+    one of these are among them.
 
     Raises: ValueError: the timeline has no events.
 
@@ -47,29 +52,38 @@ class StepFilm:
     A tiny GPT-2: 1,092 events, peak 346.69 MiB in the backward of step 2 of 2.
     """
 
-    def __init__(self, timeline: MemoryTimeline, title="A training step", asks: bool = False):
+    def __init__(
+        self,
+        timeline: MemoryTimeline,
+        title="A training step",
+        asks: bool = False,
+        limits: Iterable[int] = (),
+    ):
         if not timeline.events:
             which = f"this {timeline.source} timeline"
             raise ValueError(f"{which} has no events, and a film shows nothing else")
         self.timeline, self.title, self.asks = timeline, title, asks
+        self.limits = tuple(limits)
 
     @cached_property
     def data(self) -> dict:
         """What ``step_film.js`` plays; blocks are as large as the allocator makes them."""
         block_bytes = ALLOCATOR_BLOCK_BYTES if self.timeline.device == "cuda" else 1
-        events, left_out = without_small_blocks(Events(self.timeline.events))
+        events, told = Events(self.timeline.events), ""
+        if self.limits or len(events) > MOST_EVENTS:
+            events, told = in_moments(events, block_bytes, self.limits)
         births = [event for event in events if event.num_bytes > 0]
         number_of = {event.block: number for number, event in enumerate(births, 1)}
         lines = lines_of(births, self.timeline.source_lines)
         ops, parts = list(dict.fromkeys(op_name(event.op) for event in births)), [*PARTS, REST]
-        runs, start, spans = groupby(events, lambda e: (e.phase, e.step, e.micro_batch)), 0, []
+        runs, start, spans = groupby(events, when), 0, []
         for key, run in runs:
             spans.append([start, *key])
             start += len(list(run))
         return {
             "title": self.title,
             "source": provenance_line(self.timeline),
-            "leftOut": left_out,
+            "leftOut": told,
             "asks": self.asks,
             "parts": [[part.replace("_", " "), COLOUR[part]] for part in parts],
             "ops": ops,
@@ -128,17 +142,49 @@ class StepFilm:
         return Path(path)
 
 
-def without_small_blocks(events: Events, most: int = MOST_EVENTS) -> tuple[Events, str]:
-    """At most so many events, those of the largest blocks, and what is left out in words."""
-    sizes = sorted((abs(event.num_bytes) for event in events), reverse=True)
-    if len(sizes) <= most:
-        return events, ""
-    limit = sizes[most]
-    kept = Events(event for event in events if abs(event.num_bytes) > limit)
-    small = Events(event for event in events if abs(event.num_bytes) <= limit)
-    most_bytes = format_bytes(max(small.levels().totals))
-    those = f"{len(small):,} of {len(events):,} events are left out, those of blocks up to"
-    return kept, f"{those} {format_bytes(limit)}: at most {most_bytes} at a time."
+def in_moments(
+    events: Events, granularity: int, limits: Iterable[int] = (), moments: int = MOMENTS
+) -> tuple[Events, str]:
+    """A long film's events told in fewer moments, and that in words; bytes of each part and line stay exact at each.
+
+    Of each stretch its highest and its lowest moment are kept, and of all the peak, the ends of phases, and where the
+    bytes first exceed one of ``limits``. Blocks of one line and operation that are made between two moments and
+    freed between two others are told as one; what is made and freed between two moments is not told. Sizes are rounded
+    up to ``granularity``.
+    """
+    totals, length = events.levels(granularity=granularity).totals, -(-2 * len(events) // moments)
+    highs = [totals.index(max(totals))]
+    for limit in limits:
+        highs += islice((at for at, total in enumerate(totals) if total > limit), 1)
+    kept = {len(events) - 1, *highs, *(at - 1 for at in highs if at)}
+    kept |= {at for at, (e, after) in enumerate(pairwise(events)) if when(e) != when(after)}
+    for start in range(0, len(events), length):
+        stretch = range(start, min(start + length, len(events)))
+        kept |= {max(stretch, key=totals.__getitem__), min(stretch, key=totals.__getitem__)}
+    ends = sorted(kept)
+    freed_at = {event.block: at for at, event in enumerate(events) if event.num_bytes < 0}
+    groups: dict[tuple, list[int]] = {}
+    for at, event in enumerate(events):
+        if event.num_bytes > 0:
+            free = freed_at.get(event.block)
+            lives = bisect_left(ends, at), len(ends) if free is None else bisect_left(ends, free)
+            if lives[0] < lives[1]:
+                groups.setdefault((lives, place(event), event.part, event.op), []).append(at)
+    told = []  # of each group where it is told: moment, frees first, then as it was
+    for ((first, last), *_), births in groups.items():
+        size = sum(round_up(events[at].num_bytes, granularity) for at in births)
+        born = replace(events[births[-1]], num_bytes=size)
+        told.append((first, 1, births[-1], born))
+        if last < len(ends):
+            free = events[freed_at[born.block]]
+            told.append((last, 0, births[-1], replace(free, num_bytes=-size)))
+    words = f"{len(events):,} events are told in {len(ends):,} moments."
+    return Events(event for *_, event in sorted(told, key=itemgetter(0, 1, 2))), words
+
+
+def when(event: Event) -> tuple[str, int, int]:
+    """The phase of an event, its step and its micro-batch."""
+    return event.phase, event.step, event.micro_batch
 
 
 def place(event: Event) -> str:
@@ -148,8 +194,11 @@ def place(event: Event) -> str:
 
 
 def lines_of(births: Iterable[Event], texts: dict[str, str]) -> dict[str, tuple[str, int, str]]:
-    """Function, number and text of each line, the functions in the order in which they first run."""
-    places = dict.fromkeys(map(place, births))
+    """Function, number and text of each line, the functions in the order in which they first run.
+
+    A line of ``texts`` is there although it makes nothing.
+    """
+    places = dict.fromkeys([*map(place, births), *texts])
     lines: dict[str, tuple[str, int, str]] = {}
     for name in places:
         if found := LINE.match(name):

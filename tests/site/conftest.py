@@ -2,6 +2,7 @@
 
 import functools
 import http.server
+import sys
 import threading
 from pathlib import Path
 
@@ -9,6 +10,10 @@ import pytest
 from live_notebook import running_chromium
 
 SITE = Path(__file__).resolve().parents[2] / "build" / "site"
+AXE = Path(sys.prefix) / "npm" / "node_modules" / "axe-core" / "axe.min.js"
+RUN_AXE = """async (rules) => (await axe.run(document, { resultTypes: ["violations"],
+    ...(rules.length ? { runOnly: rules } : {}) })).violations
+    .map((rule) => [rule.id, rule.nodes.length, rule.nodes[0].html.slice(0, 200), rule.nodes[0].failureSummary])"""
 TYPES = {".mjs": "text/javascript", ".js": "text/javascript"}
 
 
@@ -58,3 +63,36 @@ def page(chromium_path, address):
         page.on("pageerror", lambda error: page.broken.append(f"{page.url}: {error}"))
         yield page
         assert not page.strangers and not page.broken
+
+
+@pytest.fixture
+def breaks(page):
+    """Makes the next ``times`` requests whose address has ``words`` fail, as without a network; all of them if 0."""
+    made = []
+
+    def abort(route):
+        route.abort()
+
+    def breaks(words: str, times: int = 0) -> None:
+        made.append(f"**/*{words}*")
+        page.context.route(made[-1], abort, times=times or None)
+
+    def over() -> None:
+        while made:
+            page.context.unroute(made.pop(), abort)
+
+    breaks.over = over
+    yield breaks
+    over()
+
+
+@pytest.fixture(scope="session")
+def axe():
+    """What axe-core finds on a page, by all of its rules or by some."""
+
+    def found(page, rules=()) -> list:
+        if page.evaluate("typeof axe") == "undefined":
+            page.evaluate(AXE.read_text(encoding="utf-8"))
+        return page.evaluate(RUN_AXE, list(rules))
+
+    return found

@@ -12,13 +12,6 @@ from bs4 import BeautifulSoup
 from page_host import explorer_of
 
 from book.exercises import ChoiceExercise, NumberExercise, exercises_of
-from memkit.cards import CARDS
-from memkit.fit import fit_on
-from memkit.formula.estimate import estimate_memory
-from memkit.models import PUBLISHED_MODELS
-from memkit.recipes import AUTOCAST_BF16, OptimizerConfig
-from memkit.setup import TrainingSetup
-from memkit.units import format_bytes
 from memkit.widgets import panel as panels
 
 pytestmark = [pytest.mark.site, pytest.mark.browser]
@@ -283,16 +276,6 @@ def test_a_choice_is_answered_in_the_page_without_python(page, address, site):
         assert reply.inner_text() == f"{said['status'].capitalize()}. {said['text']}"
 
 
-def first_answer(page) -> tuple[str, str, bool]:
-    """Which model and card the menus of the first page name, and whether a line below them can be seen."""
-    form = page.locator("form.answer")
-    names = [
-        form.locator(f"[name={name}]").evaluate("menu => menu.value") for name in ("model", "card")
-    ]
-    said = form.locator(".said strong")
-    return f"{names[0]}, all weights, on one {names[1]} (", said.inner_text(), said.is_visible()
-
-
 def panel_shows(place, reader: Reader) -> bool:
     """Whether a panel's picture can be seen, and is that of the settings that its own menus name."""
     for key, control in reader.panel.controls.items():
@@ -306,19 +289,6 @@ def panel_shows(place, reader: Reader) -> bool:
     return (
         picture.is_visible() and f'id="{picture.get_attribute("id")}"' in reader.panel.picture.value
     )
-
-
-def test_after_back_the_first_page_answers_what_its_menus_name(page, address):
-    page.goto(f"{address}index.html")
-    form = page.locator("form.answer")
-    form.get_by_label("Model").select_option("Llama-2-7B")
-    form.get_by_label("Card").select_option("T4")
-    form.get_by_text("Llama-2-7B, all weights, on one T4").wait_for()
-    page.goto(f"{address}01_memory_breakdown.html")
-    page.go_back()
-    page.wait_for_function("document.querySelector('form.answer .asked[hidden]')")
-    asked, _, is_seen = first_answer(page)
-    assert is_seen and form.locator("p.asked:not([hidden])").inner_text().startswith(asked)
 
 
 def test_what_a_browser_keeps_over_back_is_not_named_above_a_panel_s_opening_picture(page, address):
@@ -351,58 +321,6 @@ def test_after_back_the_claims_are_those_of_the_verdict_that_the_menu_names(page
         < page.locator(".claim:visible").count()
         == page.locator(".claim[data-verdict=wrong]").count()
     )
-
-
-@pytest.fixture
-def breaks(page):
-    """Makes the next ``times`` requests whose address has ``words`` fail, as without a network; all of them if 0."""
-    made = []
-
-    def abort(route):
-        route.abort()
-
-    def breaks(words: str, times: int = 0) -> None:
-        made.append(f"**/*{words}*")
-        page.context.route(made[-1], abort, times=times or None)
-
-    def over() -> None:
-        while made:
-            page.context.unroute(made.pop(), abort)
-
-    breaks.over = over
-    yield breaks
-    over()
-
-
-@pytest.mark.parametrize("way", ["button", "next choice", "network"])
-def test_where_the_first_page_s_answers_cannot_be_fetched_none_is_shown_and_they_can_be_asked_again(
-    way, page, address, breaks
-):
-    breaks("answers.json", times=1)
-    page.goto(f"{address}index.html")
-    form = page.locator("form.answer")
-    form.get_by_label("Model").select_option("Llama-2-7B")
-    form.get_by_text("could not be fetched").wait_for()
-    assert not first_answer(page)[2] and not any(
-        form.locator(place).is_visible() for place in ("table", ".link")
-    )
-    if way == "button":
-        form.get_by_role("button", name="Try again").click()
-    elif way == "next choice":
-        form.get_by_label("Card").select_option("T4")
-    else:
-        page.evaluate("dispatchEvent(new Event('online'))")
-    form.locator("p.asked:not([hidden])", has_text="Llama-2-7B").wait_for()
-    asked, said, is_seen = first_answer(page)
-    assert is_seen and form.locator("p.asked:not([hidden])").inner_text().startswith(asked)
-    setup = TrainingSetup(
-        model=PUBLISHED_MODELS["Llama-2-7B"],
-        precision=AUTOCAST_BF16,
-        seq_len=2048,
-        optimizer=OptimizerConfig(implementation="fused"),
-    )
-    card = CARDS[form.locator("[name=card]").evaluate("menu => menu.value")]
-    assert format_bytes(-fit_on(card, estimate_memory(setup).peak_bytes).expected_bytes, 1) in said
 
 
 @pytest.mark.parametrize("way", ["button", "next choice"])

@@ -13,7 +13,9 @@ from memkit.program.transformer import training_build
 from memkit.setup import TrainingSetup
 from memkit.timeline import Instant, MemoryTimeline
 from memkit.tracing.trace import trace_memory
-from memkit.widgets.step_film import FILM, StepFilm, without_small_blocks
+from memkit.units import ALLOCATOR_BLOCK_BYTES, round_up
+from memkit.widgets import step_film
+from memkit.widgets.step_film import FILM, StepFilm, in_moments, when
 
 SETUP = TrainingSetup(model=TINY_GPT2, seq_len=32)
 
@@ -76,13 +78,34 @@ def test_a_formula_s_film_has_modules_for_lines():
     assert "blocks.*.mlp" in texts and len(texts) == len(set(texts))
 
 
-def test_small_blocks_are_left_out_of_a_long_film_and_it_says_which(traced):
-    kept, words = without_small_blocks(traced.events, most=300)
-    assert len(kept) <= 300 and "are left out" in words
-    limit = max(abs(event.num_bytes) for event in traced.events if event not in set(kept))
-    assert all(abs(event.num_bytes) > limit for event in kept)
-    assert kept.unfreed() <= {event.block for event in kept}
-    assert without_small_blocks(traced.events) == (traced.events, "")
+def test_a_long_film_is_told_in_fewer_moments_and_stays_exact_where_it_counts(traced, monkeypatch):
+    """At the ends of phases, at the peak and where a limit is first exceeded: the bytes of each part, and the event."""
+    levels = traced.events.levels(granularity=ALLOCATOR_BLOCK_BYTES)
+    peak = max(levels.totals)
+    limits = [peak * share // 100 for share in (20, 50, 80, 99)]
+    told, words = in_moments(traced.events, ALLOCATOR_BLOCK_BYTES, limits, moments=60)
+    fewer = told.levels()
+    assert (
+        len(told) < len(traced.events) / 2 and f"{len(traced.events):,} events are told in" in words
+    )
+    assert max(fewer.totals) == peak and told.unfreed() <= traced.events.unfreed()
+    for limit in (*limits, peak - 1):
+        at, whole = (
+            next(index for index, total in enumerate(each.totals) if total > limit)
+            for each in (fewer, levels)
+        )
+        assert fewer.at(at) == levels.at(whole)
+        shown, event = told[at], traced.events[whole]
+        assert (shown.where, shown.op, shown.step) == (event.where, event.op, event.step)
+        assert shown.num_bytes == round_up(event.num_bytes, ALLOCATOR_BLOCK_BYTES)
+    for phase in traced.events.by(when):
+        last, of_all = (each.by(when)[phase][-1] for each in (told, traced.events))
+        ends = [list(each).index(event) for each, event in ((told, last), (traced.events, of_all))]
+        assert fewer.at(ends[0]) == levels.at(ends[1]), phase
+    film = StepFilm(traced)
+    assert film.data["leftOut"] == "" and StepFilm(traced, limits=limits).data["leftOut"] != ""
+    monkeypatch.setattr(step_film, "MOST_EVENTS", 100)
+    assert "are told in" in StepFilm(traced).data["leftOut"]
 
 
 def test_what_a_notebook_stores_is_the_film_s_data_a_picture_and_words(traced):

@@ -1,0 +1,107 @@
+// The first page: which model, on which card, in which way. All is looked up and drawn, nothing is computed here; what
+// the menus and the pressed button do not name is not shown.
+import { film } from "./film.mjs";
+import { fetchPacked } from "./live.mjs";
+
+const form = document.querySelector("form.answer"), { model, card } = form;
+const [stage, asked, said, price, link] = [".stage", ".asked", ".said strong", ".price", ".link"].map((name) => form.querySelector(name));
+const buttons = [...form.querySelectorAll(".ways button")], wait = document.createElement("p");
+const again = Object.assign(document.createElement("button"), { type: "button", textContent: "Try again", onclick: show });
+const names = () => [model.value, card.value], wanted = () => [...names(), way].join("/");
+let way = 0, answers, playing, opening = wanted(), shown = "";
+
+wait.className = "quiet wait";
+wait.setAttribute("role", "status");
+asked.before(wait);
+
+// The file of all answers, fetched once; after a failure the next who asks fetches again.
+async function lookUp() {
+  answers ??= fetch(form.dataset.answers).then((file) => file.json());
+  try {
+    return await answers;
+  } catch (error) {
+    answers = undefined;
+    throw error;
+  }
+}
+
+function press(number) {
+  way = number;
+  buttons.forEach((button, each) => button.setAttribute("aria-pressed", each === way));
+}
+
+function fill({ prices, cards, of }) {
+  const found = of[model.value][card.value], [low, high] = cards[card.value];
+  asked.textContent = found.asked;
+  said.textContent = found.said;
+  price.innerHTML = prices[way];
+  buttons.forEach((button, each) => {
+    const [, verdict, peak] = found.rows[each], [, size, words] = button.children;
+    [size.textContent, words.textContent, button.dataset.verdict] = [peak, verdict, verdict];
+  });
+  Object.assign(stage.dataset, { low, high });
+  link.href = `fit/${names().join("-on-")}.html`.replaceAll(" ", "-");
+}
+
+async function show() {
+  const now = wanted(), isOther = shown.split("/", 2).join("/") !== names().join("/");
+  form.classList.toggle("is-stale", shown !== now && isOther && now !== opening);
+  form.classList.toggle("is-waiting", shown !== now);
+  wait.textContent = shown === now ? "" : "The film is being fetched …";
+  if (shown === now) return;
+  let looked, data;
+  try {
+    looked = now === opening && !answers ? null : await lookUp();
+    data = await fetchPacked(looked ? looked.films[model.value][way] : stage.dataset.opening);
+  } catch {
+    if (wanted() === now) wait.replaceChildren("The film could not be fetched. ", again);
+    return;
+  }
+  if (wanted() !== now) return;  // who chose again is answered then
+  if (looked) fill(looked);
+  playing?.stop();
+  const place = document.createElement("div"), { low, high } = stage.dataset;
+  stage.replaceChildren(place);
+  playing = film(place, data, { card: { name: card.value, low: +low, high: +high }, plays: true });
+  shown = now;
+  show();
+}
+
+function choose() {
+  const address = new URL(location.href.split(/[?#]/)[0]);
+  address.searchParams.set("fit", names().join("/"));
+  address.searchParams.set("way", buttons[way].firstElementChild.textContent.replace("+ ", ""));
+  history.replaceState(null, "", address);
+  form.querySelector(".copied").textContent = "";
+  show();
+}
+
+// What a link names; what is not here is said.
+function openLinked() {
+  const given = new URLSearchParams(location.search), [, ...pair] = given.get("fit")?.match(/^([^/]*)\/?(.*)$/) ?? [];
+  const unknown = [];
+  for (const [menu, name] of [[model, pair[0]], [card, pair[1]]]) {
+    const option = [...menu.options].find(({ value }) => value.toLowerCase() === name?.toLowerCase());
+    if (option) menu.value = option.value;
+    else if (name) unknown.push(name);
+  }
+  const number = buttons.findIndex((button) => button.firstElementChild.textContent.replace("+ ", "") === given.get("way"));
+  if (number >= 0) press(number);
+  else if (given.get("way")) unknown.push(given.get("way"));
+  form.querySelector(".unknown").textContent = unknown.length ? `Not here: ${unknown.join(", ")}, which the link names. Choose below.` : "";
+}
+
+openLinked();
+show();
+for (const event of ["pageshow", "online"]) addEventListener(event, show);  // menus kept over *Back*; a network again
+form.addEventListener("submit", (event) => event.preventDefault());
+form.addEventListener("change", choose);
+buttons.forEach((button, number) => button.addEventListener("click", () => {
+  press(number);
+  choose();
+}));
+form.querySelector(".copy").addEventListener("click", async () => {
+  choose();
+  const isCopied = await navigator.clipboard?.writeText(location.href).then(() => true, () => false);
+  form.querySelector(".copied").textContent = isCopied ? "Copied." : "The address bar has it now.";
+});

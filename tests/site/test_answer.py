@@ -1,0 +1,331 @@
+"""The film of the first page: each file against the formula's whole events, and a visitor's walk against both."""
+
+import gzip
+import json
+import os
+import random
+import re
+from collections import Counter
+from dataclasses import replace
+from itertools import accumulate
+from math import floor
+from pathlib import Path
+from urllib.parse import quote
+
+import answer
+import pytest
+from answer import OPENING, WAYS, cards, film_name, in_lines, limits_of, script_of, setups
+
+from memkit.cards import CARDS
+from memkit.fit import fit_on
+from memkit.formula.estimate import estimate_memory
+from memkit.models import TINY_GPT2, TINY_LLAMA
+from memkit.tracing.trace import trace_memory
+from memkit.units import ALLOCATOR_BLOCK_BYTES, GIB, MIB, format_bytes, round_up
+from stepscope import job_build
+from stepscope.experts import PUBLISHED_MODELS
+
+pytestmark = [pytest.mark.site, pytest.mark.browser]
+STEPS = int(os.environ.get("SITE_STATES", "40"))
+NAMES = list(WAYS)
+MOVES = "model/card/way/way/two at once/back/reload/offline, model/offline, way".split("/")
+SETTLED = """document.querySelector(".stage .total")?.textContent
+    && !document.querySelector("form.answer").matches(".is-stale, .is-waiting")"""
+SEEN = """form => {
+    const seen = (place) => !!place && place.checkVisibility({ visibilityProperty: true });
+    const text = (name) => form.querySelector(name).textContent.trim(), stage = form.querySelector(".stage");
+    return { model: form.model.value, card: form.card.value, isWaiting: form.matches(".is-stale, .is-waiting"),
+        way: [...form.querySelectorAll(".ways button")].findIndex((each) => each.ariaPressed === "true"),
+        isSeen: seen(stage.querySelector("canvas")) && text(".total") !== "",
+        said: text(".said"), asked: text(".asked"), price: text(".price"),
+        ways: [...form.querySelectorAll(".ways button")].map((each) =>
+            [...each.children].map((part) => part.textContent)),
+        total: text(".total"), when: text(".when"), say: text(".say"), link: form.querySelector(".link").href };
+}"""
+
+
+def whole(model: str, way: int) -> list[tuple[int, int, str]]:
+    """After each event of the formula: all bytes in whole blocks, those of the event, and when it was in words."""
+    events = list(estimate_memory(setups(PUBLISHED_MODELS[model])[way]).events)
+    blocks = [round_up(abs(e.num_bytes), ALLOCATOR_BLOCK_BYTES) for e in events]
+    sizes = [block if e.num_bytes > 0 else -block for e, block in zip(events, blocks, strict=True)]
+    when = [
+        "making the model" if e.phase == "init" else f"step {e.step}, {e.phase}" for e in events
+    ]
+    return list(zip(accumulate(sizes), sizes, when, strict=True))
+
+
+def first_above(totals, limit: int) -> int | None:
+    """Where the bytes first exceed a limit."""
+    return next((at for at, total in enumerate(totals) if total > limit), None)
+
+
+@pytest.mark.parametrize("model", PUBLISHED_MODELS)
+def test_every_film_is_the_formula_s_at_its_peak_and_where_each_card_is_full(model, site):
+    for way in range(len(WAYS)):
+        moments = whole(model, way)
+        film = json.loads(gzip.decompress((site / film_name(model, way)).read_bytes()))
+        births = [change for change in film["changes"] if change > 0]
+        sizes = [change if change > 0 else -births[-change - 1] for change in film["changes"]]
+        totals, told = list(accumulate(sizes)), [total for total, *_ in moments]
+        peak = estimate_memory(setups(PUBLISHED_MODELS[model])[way]).peak_bytes
+        assert max(totals) == max(told) == peak
+        for limit in (limit for card in cards() for limit in limits_of(card)):
+            at, first = first_above(totals, limit), first_above(told, limit)
+            assert (at is None) == (first is None)
+            if at is not None:
+                total, size, when = moments[first]
+                span = [each for each in film["spans"] if each[0] <= at][-1]
+                said = "making the model" if span[1] == "init" else f"step {span[2]}, {span[1]}"
+                assert (totals[at], sizes[at], said) == (total, size, when), (way, limit)
+
+
+def test_a_card_s_two_limits_are_where_the_verdict_changes():
+    for card in cards():
+        low, high = limits_of(card)
+        told = [fit_on(card, size).verdict for size in (low, low + 1, high, high + 1)]
+        assert told == ["fits", "tight", "tight", "does not fit"], card.name
+
+
+@pytest.mark.parametrize("model", [TINY_GPT2, TINY_LLAMA], ids=lambda model: model.name)
+def test_a_line_of_the_script_makes_the_bytes_that_the_traced_program_makes_there(model):
+    """Of the forward: attention, MLP, the last norm with the head, the loss; of more than one number."""
+    for job in setups(model)[:3]:
+        job = replace(job, seq_len=64)
+        told, traced = Counter(), Counter()
+        timeline = in_lines(estimate_memory(job), job)
+        for event in timeline.events:
+            if event.num_bytes > 4 and event.phase == "forward":
+                text = timeline.source_lines[event.where]
+                for name in ("attention", "mlp", "self.norm", "cross_entropy"):
+                    told[name] += event.num_bytes if name in text else 0
+        program = trace_memory(job_build(job))
+        for event in program.events:
+            if event.num_bytes > 4 and event.phase == "forward":
+                text = f"{event.where} {program.source_lines[event.where]}"
+                for name, pattern in {
+                    "attention": r"Attention\.| rotate |Block.*self\.attention",
+                    "mlp": r" MLP\.|Block.*self\.mlp",
+                    "self.norm": r"self\.norm\(",
+                    "cross_entropy": r"cross_entropy",
+                }.items():
+                    traced[name] += event.num_bytes if re.search(pattern, text) else 0
+        assert min(told.values()) > 0 and told == traced, script_of(job)
+
+
+def test_a_block_that_no_line_makes_is_refused(monkeypatch):
+    job = setups(TINY_GPT2)[0]
+    monkeypatch.setattr(answer, "script_of", lambda job: script_of(job)[:-4])
+    with pytest.raises(ValueError, match="no line of the script makes 'forward '"):
+        in_lines(estimate_memory(job), job)
+
+
+def words(size: int) -> str:
+    """Bytes as the film writes them; a half is rounded up, as JavaScript does."""
+    for unit, name in ((1024 * GIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (1024, "KiB")):
+        if size >= unit:
+            if size / unit < 100:
+                return f"{floor(100 * size / unit + 0.5) / 100:.2f} {name}"
+            return f"{floor(size / unit + 0.5):,} {name}"
+    return f"{size} B"
+
+
+def is_true(seen: dict) -> list[str]:
+    """What a page shows that the formula does not say of the model, card and way that it names."""
+    model, card = PUBLISHED_MODELS[seen["model"]], CARDS[seen["card"]]
+    peaks = [estimate_memory(job).peak_bytes for job in setups(model)]
+    fits = [fit_on(card, peak) for peak in peaks]
+    moments = whole(seen["model"], seen["way"])
+    full = first_above([total for total, *_ in moments], limits_of(card)[1])
+    at = max(range(len(moments)), key=lambda at: moments[at][0]) if full is None else full
+    total, size, when = moments[at]
+    wanted = {
+        "ways": [
+            [name, format_bytes(peak, 1), fit.verdict]
+            for name, peak, fit in zip(NAMES, peaks, fits, strict=True)
+        ],
+        "total": words(total),
+    }
+    found = [
+        f"{key}: {seen[key]} and not {value}" for key, value in wanted.items() if seen[key] != value
+    ]
+    starts = {
+        "asked": f"{model.name}, all weights, on one {card.name} ({format_bytes(card.memory_bytes, 1)})",
+        "said": fits[0].verdict.capitalize(),
+        "price": NAMES[seen["way"]],
+        "when": when,
+        "say": f"{words(size)} are taken for"
+        if full is None
+        else f"Out of memory: {words(size)} are asked for",
+    }
+    found += [
+        f"{key}: {seen[key]}, not {start}"
+        for key, start in starts.items()
+        if not seen[key].startswith(start)
+    ]
+    if fits[0].verdict == "does not fit" and fits[-1].verdict != "does not fit":
+        able = next(at for at, fit in enumerate(fits) if fit.verdict != "does not fit")
+        if NAMES[able].removeprefix("+ ") not in seen["said"]:
+            found.append(seen["said"])
+    return found
+
+
+@pytest.fixture
+def still(page, address):
+    """The first page where motion is not wanted: a film stands at its peak, or where the card is full."""
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.emulate_media(reduced_motion="reduce")
+    page.goto(f"{address}index.html")
+    page.wait_for_function(SETTLED)
+    yield page
+    page.emulate_media(reduced_motion="no-preference")
+
+
+def test_a_walk_over_models_cards_and_ways_is_never_wrong_and_never_stale(still, address, breaks):
+    """Every state is looked at twice: at once, when what is seen is right or is not seen, and when it has settled."""
+    page, drawn = still, random.Random("walk")
+    form, told = page.locator("form.answer"), {}
+    for step in range(STEPS):
+        move = drawn.choice(MOVES)
+        if move.startswith("offline"):
+            breaks(drawn.choice(("answers.json", "films/")))
+        if move in ("model", "two at once", "offline, model"):
+            form.get_by_label("Model").select_option(drawn.choice(list(PUBLISHED_MODELS)))
+        if move in ("card", "two at once"):
+            form.get_by_label("Card").select_option(drawn.choice(cards()).name)
+        if move in ("way", "offline, way"):
+            form.locator(".ways button").nth(drawn.randrange(len(WAYS))).click()
+        if move == "back":
+            page.goto(f"{address}01_memory_breakdown.html")
+            page.go_back()
+        if move == "reload":
+            page.reload()
+        seen = form.evaluate(SEEN) if move not in ("back", "reload") else {"isSeen": False}
+        assert not seen["isSeen"] or seen["isWaiting"] or not is_true(seen), (step, move)
+        breaks.over()
+        page.evaluate("dispatchEvent(new Event('online'))")
+        page.wait_for_function(SETTLED)
+        seen = form.evaluate(SEEN)
+        assert seen["isSeen"] and not is_true(seen), (step, move, seen)
+        told[seen["model"], seen["card"], seen["way"]] = seen["total"]
+    assert len(told) > STEPS / 3
+
+
+def test_a_link_opens_the_same_film_and_what_it_names_wrongly_is_said(still, address):
+    page, form = still, still.locator("form.answer")
+    form.get_by_label("Model").select_option("Qwen3-8B")
+    form.get_by_label("Card").select_option("L40S")
+    form.locator(".ways button", has_text="LoRA").first.click()
+    page.wait_for_function(SETTLED)
+    before, link = form.evaluate(SEEN), page.url
+    page.goto("about:blank")
+    page.goto(link)
+    page.wait_for_function(SETTLED)
+    assert form.evaluate(SEEN) == before and before["model"] == "Qwen3-8B" and before["way"] == 5
+    page.goto(f"{address}index.html?fit={quote('llama-3-8b/RTX 9999')}&way=magic")
+    page.wait_for_function(SETTLED)
+    assert form.locator(".unknown").inner_text() == (
+        "Not here: RTX 9999, magic, which the link names. Choose below."
+    )
+    assert form.evaluate(SEEN)["model"] == "Llama-3-8B" and not is_true(form.evaluate(SEEN))
+
+
+@pytest.mark.parametrize("broken", ["answers.json", "films/"])
+def test_what_cannot_be_fetched_is_not_shown_and_can_be_asked_for_again(broken, still, breaks):
+    form = still.locator("form.answer")
+    breaks(broken, times=1)
+    form.get_by_label("Model").select_option("Llama-2-7B")
+    form.get_by_text("could not be fetched").wait_for()
+    assert not any(
+        form.locator(place).is_visible() for place in (".said", ".ways", ".stage", ".price")
+    )
+    form.get_by_role("button", name="Try again").click()
+    still.wait_for_function(SETTLED)
+    assert not is_true(form.evaluate(SEEN)) and form.evaluate(SEEN)["model"] == "Llama-2-7B"
+
+
+def test_the_film_moves_within_a_second_without_python_and_stops_where_the_card_is_full(
+    page, address
+):
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.add_init_script("performance.mark('start')")
+    page.goto(f"{address}index.html")
+    page.wait_for_function("+document.querySelector('.stage .hand')?.value > 0")
+    moved = page.evaluate("performance.now()")
+    assert moved < 3000  # a loaded machine; a free one takes a fifth
+    assert not any("pyodide" in url or "answers.json" in url for url in asked)
+    form = page.locator("form.answer")
+    page.get_by_text("Out of memory:").wait_for()
+    seen = form.evaluate(SEEN)
+    assert (seen["model"], seen["card"], seen["way"]) == (*OPENING, 0) and not is_true(seen)
+    assert form.locator(".line.dies").inner_text().startswith("1")
+    form.locator(".hand").fill(form.locator(".hand").get_attribute("max"))
+    assert "the RTX 4090 was full before" in form.locator(".when").inner_text()
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+def test_the_first_screen_shows_its_film_whole_and_in_readable_letters(width, page, address):
+    height = 844 if width == 390 else 900
+    page.set_viewport_size({"width": width, "height": height})
+    page.goto(f"{address}index.html")
+    page.wait_for_function("+document.querySelector('.stage .hand')?.value > 0")
+    chart = page.locator(".stage canvas.areas").bounding_box()
+    assert chart["y"] + chart["height"] <= height and chart["x"] + chart["width"] <= width
+    assert page.locator(".stage .memkit-film").bounding_box()["width"] >= min(width - 40, 940)
+    small = page.evaluate("""Math.min(...[...document.querySelectorAll("form.answer *")]
+        .filter((each) => !each.matches("style, option") && each.textContent.trim() && each.checkVisibility())
+        .map((each) => parseFloat(getComputedStyle(each).fontSize)))""")
+    assert small >= 11
+    page.set_viewport_size({"width": 1280, "height": 900})
+
+
+@pytest.mark.parametrize(
+    "model, card", [("Llama-3-8B", "L40S"), ("GPT-2 small", "T4"), ("Llama-3.1-405B", "B200")]
+)
+def test_each_answer_has_a_page_and_a_picture(model, card, still, site, axe):
+    form = still.locator("form.answer")
+    form.get_by_label("Model").select_option(model)
+    form.get_by_label("Card").select_option(card)
+    still.wait_for_function(SETTLED)
+    seen = form.evaluate(SEEN)
+    still.goto(seen["link"])
+    assert still.locator("main strong").first.inner_text() == seen["said"]
+    rows = [row.locator("th, td").all_inner_texts() for row in still.locator("tbody tr").all()]
+    assert [[name, peak, verdict] for name, _, _, verdict, peak in rows] == seen["ways"]
+    picture = still.locator("meta[property='og:image']").get_attribute("content")
+    assert (site / picture).read_bytes().startswith(b"\x89PNG")
+    assert axe(still) == []
+    still.get_by_text("Its film, another model or card").click()
+    still.wait_for_function(SETTLED)
+    assert form.evaluate(SEEN) == seen
+
+
+@pytest.mark.parametrize(
+    "card, ending",
+    [("RTX 4090", "GiB: it fits."), ("A100 SXM 40 GB", "may be more than is left.")],
+)
+def test_a_film_that_comes_to_its_end_says_whether_it_fits(card, ending, still):
+    """Of a step that fits one card, and is tight on another."""
+    form = still.locator("form.answer")
+    model, way = ("Llama-3-8B", "LoRA") if card == "RTX 4090" else ("Llama-2-7B", "+ bf16 weights")
+    form.get_by_label("Model").select_option(model)
+    form.get_by_label("Card").select_option(card)
+    form.locator(".ways button", has_text=way).first.click()
+    still.wait_for_function(SETTLED)
+    form.locator(".hand").fill(form.locator(".hand").get_attribute("max"))
+    peak = estimate_memory(setups(PUBLISHED_MODELS[model])[NAMES.index(way)]).peak_bytes
+    said = form.locator(".say").inner_text()
+    assert said.startswith(f"The peak, {words(peak)}, is below the {card}'s ") and said.endswith(
+        ending
+    )
+    assert (fit_on(CARDS[card], peak).verdict == "fits") == ("it fits" in said)
+
+
+def test_the_page_on_machines_counts_models_ways_and_cards():
+    said = (Path(__file__).parents[2] / "dev" / "MACHINES.md").read_text(encoding="utf-8")
+    assert len(WAYS) == 7
+    assert (
+        f"one of {len(PUBLISHED_MODELS)} models in one of seven ways on one of {len(cards())} cards"
+        in said
+    )
