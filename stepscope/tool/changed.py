@@ -368,15 +368,19 @@ PIECE = 256
 
 
 def _pieces_loss(model: nn.Module) -> bool:
-    """The head hands on what it is given, and the loss puts a few tokens at a time through it."""
-    if not (
-        isinstance(getattr(model, "lm_head", None), nn.Module) and hasattr(model, "loss_function")
-    ):
+    """The head hands on what it is given, and the loss puts a few tokens at a time through it.
+
+    A wrapper of adapters shows its model's head as its own: it is changed once, where it stands.
+    """
+    head = model._modules.get("lm_head")
+    if head is None or not hasattr(model, "loss_function"):
         return False
-    head = model.lm_head.forward
+    if "forward" in vars(head):
+        return True
+    whole = head.forward
 
     def summed(hidden: Tensor, targets: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(head(hidden).float(), targets, reduction="sum")
+        return nn.functional.cross_entropy(whole(hidden).float(), targets, reduction="sum")
 
     def loss(logits, labels, vocab_size, num_items_in_batch=None, shift_labels=None, **_):
         if shift_labels is None:
@@ -387,7 +391,7 @@ def _pieces_loss(model: nn.Module) -> bool:
         )
         return total / (num_items_in_batch or shift_labels.numel())
 
-    model.lm_head.forward, model.loss_function = (lambda hidden: hidden), loss
+    head.forward, model.loss_function = (lambda hidden: hidden), loss
     return True
 
 
