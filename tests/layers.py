@@ -97,7 +97,7 @@ def is_swept(address: str) -> bool:
 def places_of(room: str) -> list[str]:
     """The code of a folder or module, and its tests; ``formula`` is a folder of both packages, ``fit`` a module.
 
-    A module without tests of its name has those of the files that import it.
+    Its tests are ``test_fit.py`` and ``test_fit_....py``; a module without any has those of the files that import it.
 
     Raises: ValueError: nothing has that name.
     """
@@ -118,7 +118,8 @@ def places_of(room: str) -> list[str]:
         if (ROOT / "tests" / home / room).is_dir()
     ]
     files = sorted((ROOT / "tests").rglob("test_*.py"))
-    named = [file for file in files if file.stem == f"test_{room}"]
+    own = re.compile(rf"test_{room}(_\w+)?")
+    named = [file for file in files if own.fullmatch(file.stem)]
     if not named and not folders:
         imports = re.compile(
             rf"(memkit|stepscope|book)\.{room}\b|from (memkit|stepscope|book) import .*\b{room}\b"

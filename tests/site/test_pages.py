@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import build
 import nbformat
 import pytest
 from answer import OPENING, address_of, links_of
@@ -14,7 +15,6 @@ from handouts import print_wall
 from notebook_page import ChapterWriter, Files, stem_of
 from PIL import Image
 
-import build
 from dev.notebooks import family_of, kind_of, notebooks, place_of
 
 pytestmark = [pytest.mark.site, pytest.mark.browser]

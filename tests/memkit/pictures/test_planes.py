@@ -55,5 +55,9 @@ def test_a_mark_stands_at_its_two_numbers_and_is_hollow_beside_the_front():
     top = centre(marks[0])[1]
     wanted = [top + per_byte * (each.peak_bytes - FOUND[0].peak_bytes) for each in FOUND]
     assert [centre(mark)[1] for mark in marks] == pytest.approx(wanted, abs=0.3)
+    for limit in (5 * GIB, None):
+        drawn = frontier_figure("four", FOUND, front, [""] * 4, limit and ("room", limit))
+        lines = [mark for mark in marks_of(drawn, "bytes") if "pick" not in mark.data]
+        assert [int(line.data["bytes"]) for line in lines] == [limit] * bool(limit)
     hollow = [mark.attributes["fill"] == "none" for mark in marks]
     assert hollow == [each not in front for each in FOUND]

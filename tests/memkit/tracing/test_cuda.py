@@ -125,6 +125,18 @@ def test_what_each_operation_saves_on_cuda():
         assert saved_bytes(lambda t: F.scaled_dot_product_attention(t, t, t), q) == flash + 16 + 8
 
 
+@pytest.mark.parametrize("function", [F.softmax, F.log_softmax])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_softmax_that_widens_float16_is_one_kernel(function, dtype):
+    """ATen/native/SoftMax.cpp: half in and float out is fused on CUDA; any other dtype is cast first."""
+    with pretend_cuda():
+        x = on_card(4, 8, dtype=dtype)
+        out = function(x, -1, dtype=torch.float32)
+        assert out.dtype is torch.float32
+        behind = out.grad_fn.next_functions[0][0].name()
+        assert (behind == "ToCopyBackward0") == (dtype is not torch.float16)
+
+
 def attention_name(
     dtype=HALF, head_dim=64, backends=None, length=64, kv_heads=4, has_mask=False, **choices
 ) -> str:
