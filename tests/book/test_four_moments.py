@@ -262,4 +262,4 @@ def test_what_a_gradient_takes_by_recipe():
         bytes_per_parameter(precision, recipes.ADAMW) for precision in recipes.PRECISIONS.values()
     ]
     sizes = {each["gradient"] + each.get("main gradient", 0) for each in kept}
-    assert f"the gradient's {min(sizes):g} to {max(sizes):g}" in texts_of("01")["states-read"]
+    assert f"it has {min(sizes):g} to {max(sizes):g} fewer" in texts_of("01")["states-read"]

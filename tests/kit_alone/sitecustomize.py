@@ -5,8 +5,6 @@ Python imports a module of this name when it starts, in a notebook's kernel too,
 
 import sys
 
-from functions_run import note_functions
-
 
 class Missing:
     """A finder that finds nothing by this name."""
@@ -21,5 +19,7 @@ class Missing:
 
 
 if __name__ == "sitecustomize":  # and not where a file is looked through for doctests
+    from functions_run import note_functions
+
     sys.meta_path.insert(0, Missing())
     note_functions()
