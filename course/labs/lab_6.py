@@ -72,6 +72,7 @@ input in MXFP8: 32 E4M3 values share one scale of eight bits. How many bytes?"""
                     (3.9,),
                     (7.0,),
                     (600.0,),
+                    (2500.0,),
                     (2e-5, 57344.0),
                     (1.1, 6.0),
                 ),
