@@ -147,11 +147,13 @@ ARGMAX_LOGITS = Change(
     comes_first=True,
     why="an evaluation keeps all logits on the card until it ends; compute_metrics then gets words in their place",
 )
+PIECE = 256
+"""Tokens of which the loss is computed at a time."""
 LOSS_IN_PIECES = Change(
-    name="the loss in pieces of 256 tokens, each in a checkpoint",
+    name=f"the loss in pieces of {PIECE} tokens, each in a checkpoint",
     program="loss_in_pieces",
-    why="for each 256 tokens checkpoint(lambda h, y: F.cross_entropy(lm_head(h).float(), y, reduction='sum'), h, y): "
-    "the logits of all never stand at once; the head's product runs twice (Liger's fused loss is of this kind)",
+    why=f"for each {PIECE} tokens checkpoint(lambda h, y: F.cross_entropy(lm_head(h).float(), y, reduction='sum'), "
+    "h, y): the logits of all never stand at once; the head's product runs twice (Liger's fused loss is of this kind)",
 )
 NO_DROPOUT_OF_ADAPTERS = Change(
     name="LoraConfig(lora_dropout=0)",

@@ -45,7 +45,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from memkit.program.hooks import tensors_in
 from memkit.program.transformer import class_of
 from memkit.units import as_one_of
-from stepscope.advice.changes import DEL_BEFORE_BACKWARD, DEL_OUTPUTS, Change
+from stepscope.advice.changes import DEL_BEFORE_BACKWARD, DEL_OUTPUTS, PIECE, Change
 from stepscope.optimizers import OPTIMIZERS
 from stepscope.tool.script import Script
 from stepscope.tracing.refusals import (
@@ -362,9 +362,6 @@ def _modules_changed(change: Callable[[nn.Module], bool]) -> Iterator[Callable[[
         yield made
     finally:
         handle.remove()
-
-
-PIECE = 256
 
 
 def _pieces_loss(model: nn.Module) -> bool:

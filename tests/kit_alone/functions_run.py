@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STORED, NOTED = Path(__file__).with_suffix(".json"), ROOT / "artefacts" / "functions_run"
 PACKAGES = {"memkit": ROOT / "memkit", "book": ROOT / "chapters" / "book"}
 DATA = (
-    "memkit/**/*.c*v",
+    "memkit/**/*.csv",
     "memkit/**/*.js",
     "chapters/book/*.*",
     "chapters/*.toml",
