@@ -8,7 +8,9 @@ const [stage, asked, said, price, link] = [".stage", ".asked", ".said strong", "
 const buttons = [...form.querySelectorAll(".ways button")], wait = document.createElement("p");
 const again = Object.assign(document.createElement("button"), { type: "button", textContent: "Try again", onclick: show });
 const names = () => [model.value, card.value], wanted = () => [...names(), way].join("/");
-let way = 0, answers, playing, opening = wanted(), shown = "";
+const written = (menu) => [...menu.options].find((option) => option.defaultSelected).value;  // not what a reload has kept
+const opening = [written(model), written(card), 0].join("/");
+let way = 0, answers, playing, shown = "";
 
 wait.className = "quiet wait";
 wait.setAttribute("role", "status");
@@ -49,15 +51,16 @@ async function show() {
   form.classList.toggle("is-waiting", shown !== now);
   wait.textContent = shown === now ? "" : "The film is being fetched …";
   if (shown === now) return;
+  const which = [model.value, way];  // while a file is fetched the reader may choose another, and this one again
   let looked, data;
   try {
-    looked = now === opening && !answers ? null : await lookUp();
-    data = await fetchPacked(looked ? looked.films[model.value][way] : stage.dataset.opening);
+    looked = now === opening && !shown ? null : await lookUp();
+    data = await fetchPacked(looked ? looked.films[which[0]][which[1]] : stage.dataset.opening);
   } catch {
-    if (wanted() === now) wait.replaceChildren("The film could not be fetched. ", again);
+    if (wanted() === now && shown !== now) wait.replaceChildren("The film could not be fetched. ", again);
     return;
   }
-  if (wanted() !== now) return;  // who chose again is answered then
+  if (wanted() !== now || shown === now) return;  // who chose again is answered then; a film that plays is not begun anew
   if (looked) fill(looked);
   playing?.stop();
   const place = document.createElement("div"), { low, high } = stage.dataset;

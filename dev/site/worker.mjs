@@ -26,6 +26,7 @@ const ready = (async () => {
   python.runPython("import sys; sys.path.insert(0, '/book')");
   return python.pyimport("page_host");
 })();
+ready.catch(() => {});  // each call that waits for it is told; before the first has come it is nobody's error
 
 onmessage = async ({ data: { number, call, given } }) => {
   try {

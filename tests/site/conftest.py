@@ -1,5 +1,6 @@
 """The built site behind a server of its own, and one page of a Chromium that serves a file's tests."""
 
+import contextlib
 import functools
 import http.server
 import sys
@@ -24,6 +25,12 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
     def log_message(self, *_words):
         pass
+
+    def copyfile(self, *given):
+        with contextlib.suppress(
+            BrokenPipeError, ConnectionResetError
+        ):  # who left a page wants no more of it
+            super().copyfile(*given)
 
 
 @pytest.fixture(scope="session")

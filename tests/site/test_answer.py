@@ -230,6 +230,43 @@ def test_a_link_opens_the_same_film_and_what_it_names_wrongly_is_said(still, add
     assert form.evaluate(SEEN)["model"] == "Llama-3-8B" and not is_true(form.evaluate(SEEN))
 
 
+def test_files_that_come_late_and_out_of_turn_are_shown_under_no_other_name_and_once(still):
+    """A second model is chosen while the first one's answers come, the first again while the films come."""
+    form, held = still.locator("form.answer"), {"answers.json": [], "films/": []}
+    still.context.route("**/*answers.json*", lambda route: held["answers.json"].append(route))
+    still.context.route("**/*films/*", lambda route: held["films/"].append(route))
+
+    def come(words: str, count: int) -> None:
+        while len(held[words]) < count:
+            still.wait_for_timeout(20)
+        while held[words]:
+            held[words].pop(0).continue_()
+
+    for model in ("Llama-2-7B", "GPT-2 small"):
+        form.get_by_label("Model").select_option(model)
+    come("answers.json", 1)
+    while len(held["films/"]) < 2:
+        still.wait_for_timeout(20)
+    form.get_by_label("Model").select_option("Llama-2-7B")
+    held["films/"].pop(0).continue_()
+    still.wait_for_function(SETTLED)
+    assert not is_true(form.evaluate(SEEN))
+    come("films/", 2)
+    form.get_by_label("Model").select_option("Qwen3-8B")
+    still.evaluate("dispatchEvent(new Event('online'))")
+    while len(held["films/"]) < 2:
+        still.wait_for_timeout(20)
+    held["films/"].pop(0).continue_()
+    still.wait_for_function(SETTLED)
+    still.evaluate("document.querySelector('.stage').firstChild.id = 'begun'")
+    with still.expect_event("requestfinished"):
+        come("films/", 1)
+    still.wait_for_timeout(200)
+    assert form.locator("#begun").count() == 1 and not is_true(form.evaluate(SEEN))
+    still.context.unroute("**/*answers.json*")
+    still.context.unroute("**/*films/*")
+
+
 @pytest.mark.parametrize("broken", ["answers.json", "films/"])
 def test_what_cannot_be_fetched_is_not_shown_and_can_be_asked_for_again(broken, still, breaks):
     form = still.locator("form.answer")
