@@ -101,10 +101,10 @@ run-notebooks: $(VENV)/.test    ## run every notebook and store its outputs (ONL
 bench: $(VENV)/.test    ## speed and memory, as ratios measured in one run
 	$(BIN)/python -m dev.bench
 
-record: $(if $(WITH),,$(VENV)/.book)  ## on a CUDA machine: run the GPU measurements, write chapters/recordings (WITH=python3)
+record: $(if $(WITH),,$(VENV)/.book)  ## on a CUDA machine: run the cells that measure on a card, keep what they print (WITH=python3)
 	$(if $(WITH),@$(WITH) -c 'import lazy_loader; import tqdm' 2>/dev/null || \
 	    $(WITH) -m pip install --quiet --disable-pip-version-check --target build/record lazy_loader tqdm)
-	PYTHONPATH=chapters:build/record $(or $(WITH),$(BIN)/python) -m book.gpu_run
+	PYTHONPATH=chapters:build/record $(or $(WITH),$(BIN)/python) -m book.card_cells
 
 figures: $(VENV)/.book  ## draw every figure again
 	set -e; for script in $(wildcard figures/*.py); do $(BIN)/python $$script; done

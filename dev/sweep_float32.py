@@ -8,6 +8,7 @@ are kept.
 
 import argparse
 import datetime
+import json
 import pathlib
 import platform
 import subprocess
@@ -16,7 +17,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from book.recordings import FOLDER, Recording, save_recording
+from book.recordings import FOLDER
 from memkit.formats.records import FORMATS, FloatFormat
 from memkit.formats.rounding import encode, torch_overflow
 
@@ -93,7 +94,7 @@ def cpu_name() -> str:
     )
 
 
-def recording_of(formats: dict[str, dict], commit: str) -> Recording:
+def recording_of(formats: dict[str, dict], commit: str) -> dict[str, dict]:
     """The counts of every format and library, and where they come from."""
     numbers = {
         f"{name} and {library}: {what.replace('_', ' ')}": value
@@ -102,9 +103,7 @@ def recording_of(formats: dict[str, dict], commit: str) -> Recording:
         for what, value in count.items()
     }
     provenance = {
-        "card": f"CPU {cpu_name()}",
-        "driver": "none",
-        "cuda": "none",
+        "processor": cpu_name(),
         "torch": torch.__version__,
         "date": datetime.date.today().isoformat(),
         "command": "python dev/sweep_float32.py",
@@ -113,12 +112,12 @@ def recording_of(formats: dict[str, dict], commit: str) -> Recording:
         "numpy": np.__version__,
         "python": platform.python_version(),
     }
-    return Recording(chapter="02", name="formats_sweep", provenance=provenance, numbers=numbers)
+    return {"about": provenance, "runs": numbers}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=pathlib.Path, default=FOLDER, help="folder for the recording")
+    parser.add_argument("--out", type=pathlib.Path, default=FOLDER / "formats_sweep_cpu.json")
     parser.add_argument(
         "--only", nargs="*", help="formats to sweep; all of up to 16 bits by default"
     )
@@ -134,7 +133,8 @@ def main() -> None:
     for name in names:
         formats[name] = sweep(name)
         print(name, formats[name], flush=True)
-    print(save_recording(recording_of(formats, commit), arguments.out))
+    text = json.dumps(recording_of(formats, commit), indent=1)
+    arguments.out.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

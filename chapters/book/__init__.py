@@ -17,18 +17,16 @@ Reading order:
 - ``pieces_of_logits``: torchtune's head and loss in eight pieces, for lesson 09
 - ``korthikanti``: the activation formulas of Korthikanti et al. 2022, addend by addend
 - ``cheat_sheet``: what each technique does to the peak of two jobs, and its price
-- ``recordings``: a GPU run kept as a file, with its card, driver, torch and date
+- ``recordings``: a run on a card kept as a file, with its card, driver, torch and date
 - ``public_runs``: GPU runs that others measured, beside what is predicted for them
 - ``many_cards``: runs on one to eight A100s that others measured, beside what their programs take by a trace
 - ``driver``: what NVIDIA's driver says about the cards of this machine, and the RAM that a new program can have
-- ``bandwidth``: how fast bytes move on this machine
 - ``card_formats``: what a device's own casts and products do, and the seconds of a product in bf16 and FP8
 - ``checkup``: ``doctor()``: is this machine ready for the book?
 - ``ranks``: several processes for real, and what they send
 - ``accumulation_ranks``: what a window of micro-batches sends and keeps on real ranks: chapter 05
 - ``training_ranks``: DDP, ZeRO's stages and FSDP2 on real ranks: lesson 11
-- ``measurements``: what is measured on a card for the chapters
-- ``gpu_run``: ``make record``: run the measurements and write ``chapters/recordings``
+- ``card_cells``: ``make record``: run the cells that measure on a card, and keep what they print
 - ``exercises``: exercises that say which mistake this is
 """
 

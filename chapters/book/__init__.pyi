@@ -1,7 +1,6 @@
 """The public names of this folder, imported when they are used; an editor reads this list too."""
 
 from . import korthikanti as korthikanti
-from .bandwidth import measure_bandwidth as measure_bandwidth
 from .card_formats import (
     cast_overflows as cast_overflows,
     product_errors as product_errors,
@@ -37,7 +36,7 @@ from .ranks import run_on_ranks as run_on_ranks
 from .recordings import (
     load_runs as load_runs,
     recorded as recorded,
-    recorded_or_words as recorded_or_words,
+    recorded_output as recorded_output,
 )
 from .small_gpt import (
     SMALL_GPT as SMALL_GPT,

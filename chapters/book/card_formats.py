@@ -6,16 +6,15 @@ device one has.
 """
 
 import math
-from statistics import median
 
 import torch
 from torch import Tensor
+from torch.utils.benchmark import Timer
 
-from book.bandwidth import seconds_of
 from memkit.units import as_whole_number
 
 CASTS = ("float16", "bfloat16", "float8_e5m2", "float8_e4m3fn", "float8_e4m3fnuz")
-SIZE, REPEATS = 512, 20
+SIZE = 512
 
 
 def cast_overflows(device: str) -> dict[str, str]:
@@ -68,7 +67,11 @@ def time_products(sizes: tuple[int, ...]) -> dict[int, dict[str, float]]:
         raise ValueError(
             "FP8 products need a CUDA card of compute capability 8.9 or later; there is none"
         )
-    cast, median_of = torch.compile(to_fp8), lambda run: median(seconds_of(run, REPEATS))
+    cast = torch.compile(to_fp8)
+
+    def median_of(run):
+        return Timer("run()", globals={"run": run}).blocked_autorange().median
+
     seconds = {}
     for size in sizes:
         a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))

@@ -1,152 +1,40 @@
-"""A GPU run kept as a file: the numbers, the timelines, and which card, driver and torch they came from.
+"""A run on a card, kept as a file, with the card, the driver and the torch that it came from.
 
-A reader without a GPU sees a recorded run beside the formula and the trace, named as recorded: one of ``make record``,
-or one that somebody else has published with its program (``recorded``). Nothing measured stands without its machine
-and its date.
+A reader without a GPU sees it beside the formula and the trace, named as recorded: what a cell has printed under
+``make record`` (``recorded_output``), or a run that somebody else has published with its program (``recorded``).
+Nothing measured stands without its machine and its date.
 """
 
 import csv
-import datetime
 import json
-import math
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
-from textwrap import wrap
-from typing import Self
+from textwrap import fill, wrap
 
-from memkit.timeline import MemoryTimeline
-from memkit.units import Printable, Text, aligned_table, format_bytes, format_gb, on_page
+from memkit.units import Text, on_page
 
 FOLDER = Path(__file__).resolve().parents[1] / "recordings"
 
-PROVENANCE = ("card", "driver", "torch", "cuda", "date", "command", "commit")
-"""What every recording must say about its origin; ``date`` as 2026-11-20, ``commit`` of this repository."""
 
-SHOWS = {
-    ("01", "bandwidth"): "the speed of copies on the card and over the bus",
-    ("02", "card_formats"): "the error of a matrix product by the format of its inputs",
-    ("03", "matmul_rates"): "the speed of matrix products by dtype",
-    (
-        "06",
-        "fp8_products",
-    ): "the times of matrix products in bf16 and in FP8, with casts and without",
-    ("07", "context"): "what a process takes on the card beside its tensors",
-    ("09", "optimizer_steps"): "peak and time of a step under each optimizer",
-}
-"""What a reader sees of a recording, by chapter and name: those that a chapter's cell prints."""
+def recorded_output(cell: str, folder: str | Path = FOLDER) -> Text:
+    """What a chapter's cell has printed on a card, by the newest run of ``make record``; without one, what to do.
 
-
-@dataclass(frozen=True, kw_only=True)
-class Recording(Printable):
-    """One measurement of one chapter on one card.
-
-    ``numbers`` are ints, floats and texts by name; ``_bytes``, ``_bytes_per_s`` and ``_seconds`` at the end
-    of a name are its unit. ``timelines`` holds whole training steps by name.
-
-    Raises: ValueError: a part of the provenance is missing, a number is not finite.
+    >>> from book import recorded_output
+    >>> print(recorded_output("99-moon-phase"))
+    No card's figures are kept here yet. On a machine with a CUDA card `make record`
+    runs this cell, in the book's folder.
     """
-
-    chapter: str
-    name: str
-    provenance: Mapping[str, str]
-    numbers: Mapping[str, int | float | str] = field(default_factory=dict)
-    timelines: Mapping[str, MemoryTimeline] = field(default_factory=dict)
-
-    def __post_init__(self):
-        for key in PROVENANCE:
-            if not self.provenance.get(key):
-                value, needed = self.provenance.get(key), ", ".join(PROVENANCE)
-                raise ValueError(
-                    f"provenance[{key!r}]={value!r} is not a text; needed are {needed}"
-                )
-        datetime.date.fromisoformat(self.provenance["date"])
-        for key, value in self.numbers.items():
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"numbers[{key!r}]={value!r} is not finite")
-            if key.endswith("_bytes") and not isinstance(value, int):
-                raise ValueError(f"numbers[{key!r}]={value!r} is not a whole number of bytes")
-
-    @property
-    def title(self) -> str:
-        """Where the numbers come from, in one line."""
-        of = self.provenance
-        return f"recorded: {of['card']}, driver {of['driver']}, torch {of['torch']}, {of['date']}"
-
-    @property
-    def file_name(self) -> str:
-        """Chapter, measurement and card, so that a new run on the same card replaces the old one."""
-        card = re.sub(r"[^a-z0-9]+", "-", self.provenance["card"].lower()).strip("-")
-        return f"{self.chapter}_{self.name}_{card}.json"
-
-    def table(self) -> Text:
-        """The numbers as aligned text, in the units their names end with."""
-        rows = [[_words(name), _with_unit(name, value)] for name, value in self.numbers.items()]
-        return aligned_table([["measured", ""], *rows])
-
-    def __str__(self) -> str:
-        parts = [self.title]
-        if self.numbers:
-            parts.append(self.table())
-        for name, timeline in self.timelines.items():
-            parts += [f"{name}:", str(timeline)]
-        return on_page(*parts)
-
-    def to_json(self) -> str:
-        """JSON text that ``from_json`` reads back to an equal recording."""
-        timelines = {name: json.loads(each.to_json()) for name, each in self.timelines.items()}
-        data = {"chapter": self.chapter, "name": self.name, "provenance": dict(self.provenance)}
-        data |= {"numbers": dict(self.numbers), "timelines": timelines}
-        return json.dumps(data, indent=1, ensure_ascii=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """The recording that ``to_json`` wrote."""
-        data = json.loads(text)
-        timelines = {
-            name: MemoryTimeline.from_json(json.dumps(each))
-            for name, each in data["timelines"].items()
-        }
-        return cls(**(data | {"timelines": timelines}))
-
-
-def save_recording(recording: Recording, folder: str | Path = FOLDER) -> Path:
-    """Write the recording into ``folder``, timelines without their events, and return the file."""
-    timelines = {
-        name: replace(timeline, events=()) for name, timeline in recording.timelines.items()
-    }
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    path = Path(folder) / recording.file_name
-    path.write_text(replace(recording, timelines=timelines).to_json() + "\n", encoding="utf-8")
-    return path
-
-
-def load_recordings(chapter: str, folder: str | Path = FOLDER) -> tuple[Recording, ...]:
-    """All recordings of a chapter (``"01"``), the newest first; none where there is no such folder."""
-    files = sorted(Path(folder).glob(f"{chapter}_*.json"))
-    found = [Recording.from_json(file.read_text(encoding="utf-8")) for file in files]
-    return tuple(sorted(found, key=lambda each: each.provenance["date"], reverse=True))
-
-
-def find_recording(chapter: str, name: str, folder: str | Path = FOLDER) -> Recording | None:
-    """The newest recording of a measurement, or ``None``."""
-    return next((each for each in load_recordings(chapter, folder) if each.name == name), None)
-
-
-def recorded_or_words(chapter: str, name: str, folder: str | Path = FOLDER) -> Text:
-    """The recording as text. Without one: what would stand here, and the command that measures it.
-
-    >>> from book import recorded_or_words
-    >>> print(recorded_or_words("99", "moon_phase"))
-    Not recorded yet: the moon phase.
-    On a machine with a CUDA card `make record` measures it, in the book's folder.
-    """
-    if (recording := find_recording(chapter, name, folder)) is not None:
-        return str(recording)
-    shown = SHOWS.get((chapter, name), f"the {_words(name)}")
-    where = "On a machine with a CUDA card `make record` measures it, in the book's folder."
-    return on_page(f"Not recorded yet: {shown}.\n{where}")
+    files = (
+        json.loads(path.read_text(encoding="utf-8")) for path in Path(folder).glob("card_*.json")
+    )
+    found = [run for run in files if cell in run["printed"]]
+    if not found:
+        words = "No card's figures are kept here yet. On a machine with a CUDA card `make record` "
+        return on_page(fill(words + "runs this cell, in the book's folder.", 80))
+    run = max(found, key=lambda run: run["about"]["date"])
+    of = run["about"]
+    title = f"Recorded: {of['card']}, driver {of['driver']}, torch {of['torch']}, {of['date']}."
+    return on_page(title, run["printed"][cell].rstrip(), between="\n")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,19 +89,3 @@ def load_runs(name: str) -> tuple[dict, dict]:
         raise ValueError(f"name={name!r}: there is no {path.name} in {FOLDER.name}")
     stored = json.loads(path.read_text(encoding="utf-8"))
     return stored["about"], stored["runs"]
-
-
-def _words(name: str) -> str:
-    return re.sub(r"(_bytes|_bytes_per_s|_seconds)$", "", name).replace("_", " ")
-
-
-def _with_unit(name: str, value: float | str) -> str:
-    if isinstance(value, str):
-        return value
-    if name.endswith("_bytes_per_s"):
-        return f"{format_gb(value)}/s"
-    if name.endswith("_bytes"):
-        return format_bytes(value)
-    if name.endswith("_seconds"):
-        return f"{value * 1e3:,.3f} ms"
-    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"

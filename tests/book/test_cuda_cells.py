@@ -1,6 +1,5 @@
 """Each cell with a CUDA branch runs on a pretend card, after the cells that it needs: names, flow and asserts hold."""
 
-import ast
 import json
 import re
 import warnings
@@ -8,80 +7,39 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from cells import CHAPTERS, after_setup, cells_of, home_of, texts_of
+from cells import CHAPTERS, cells_of, home_of, texts_of
 from pretend_card import pretend_card
 
-from book.measurements import MEASUREMENTS
+from book.card_cells import after_setup, card_cells, names_before, printed_by
 from course.classroom import chapter_budgets
 from dev.notebooks import notebooks, place_of
 from memkit.fit import CONTEXT_BYTES
 from memkit.units import GIB
 
 NUMBERED = [path for path in notebooks() if path.name[0].isdigit()]
-IN_CHAPTERS = [
-    pytest.param(path, cell["id"], id=f"{path.name[:2]}-{cell['id']}")
-    for path in NUMBERED
-    for cell in cells_of(path)
-    if cell["cell_type"] == "code" and "cuda.is_available()" in "".join(cell["source"])
-]
+IN_CHAPTERS = [pytest.param(path, name[3:], id=name) for name, path in card_cells().items()]
 NEEDS_A_CARD = {
     "02-card-measured": "errors of products and casts: values",
     "02-card-sums": "sums: values",
     "03-speed-ratios": "the time of a product",
     "06-speed-cell": "the time of a product",
     "09-offload-pinned": "the time of a copy",
+    "11-bandwidth": "the time of a copy",
 }
 """Cells that read what only a real card has. ``gpu`` runs them there."""
 
 
-def names_in(source: str) -> tuple[set[str], set[str]]:
-    """Names that the source defines, and names that it reads."""
-    defined, read = set(), set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Name):
-            (defined if isinstance(node.ctx, ast.Store) else read).add(node.id)
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            defined.add(node.name)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            defined |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
-    return defined, read
-
-
-def needed_by(path: Path, cell_id: str) -> list[str]:
-    """Cells before this one that define what it reads, or what those read, in order; those of the setup left out."""
-    before = [cell for cell in cells_of(path) if cell["cell_type"] == "code"]
-    ids = [cell["id"] for cell in before]
-    texts, order = texts_of(path.name[:2]), []
-    defined, read = names_in(texts[cell_id])
-    wanted = read - defined - after_setup(path).keys()
-    for cell in reversed(before[: ids.index(cell_id)]):
-        defined, read = names_in(texts[cell["id"]])
-        if "setup" not in cell["metadata"].get("tags", []) and defined & wanted:
-            order.insert(0, cell["id"])
-            wanted = (wanted - defined) | (read - after_setup(path).keys())
-    return order
-
-
-@cache
-def names_before(path: Path, cell_id: str) -> dict:
-    """The names of a notebook when it comes to a cell, as far as the cell needs them."""
-    names = dict(after_setup(path))
-    for needed in needed_by(path, cell_id):
-        exec(compile(texts_of(path.name[:2])[needed], needed, "exec"), names)
-    return names
+BEFORE_IT = cache(names_before)
 
 
 def run_on_pretend_card(
     path: Path, cell_id: str, source: str | None = None, total_bytes: int = 16 * GIB
 ) -> str:
     """Run a cell on the card, and before it, without one, what it needs; returns what it printed."""
-    names, printed = dict(names_before(path, cell_id)), []
-    names["print"] = lambda *words, sep=" ", **_: printed.append(sep.join(map(str, words)))
-    names["display"] = printed.append
+    names = dict(BEFORE_IT(path, cell_id))
     with warnings.catch_warnings(), pretend_card(total_bytes=total_bytes):
         warnings.simplefilter("ignore")
-        exec(compile(source or texts_of(path.name[:2])[cell_id], cell_id, "exec"), names)
-    return "\n".join(map(str, printed))
+        return printed_by(source or texts_of(path.name[:2])[cell_id], names)
 
 
 @pytest.mark.parametrize("path, cell_id", IN_CHAPTERS)
@@ -281,38 +239,9 @@ def test_an_assert_of_a_cell_sees(mistake):
     path, source = home_of(number, cell_id), source.replace(old, new)
     with pytest.raises(AssertionError):
         if f"{number}-{cell_id}" in NEEDS_A_CARD:  # its values are a CPU's too
-            exec(compile(source, cell_id, "exec"), dict(after_setup(path)))
+            exec(compile(source, cell_id, "exec"), dict(after_setup(path)[0]))
         else:
             run_on_pretend_card(path, cell_id, source)
-
-
-RECORD_NEEDS_A_CARD = {
-    "bandwidth": "times",
-    "card_formats": "values",
-    "matmul_rates": "times",
-    "fp8_products": "times",
-    "context": "other processes",
-    "optimizer_steps": "paged memory of bitsandbytes",
-}
-"""Programs of ``make record`` that read what only a real card has."""
-
-
-@pytest.mark.parametrize(
-    "chapter, name", [key for key in MEASUREMENTS if key[1] not in RECORD_NEEDS_A_CARD]
-)
-def test_a_program_of_make_record_runs_on_a_pretend_card(chapter, name):
-    with warnings.catch_warnings(), pretend_card(total_bytes=79 * GIB):
-        warnings.simplefilter("ignore")
-        found = MEASUREMENTS[chapter, name]("cuda")
-    assert found.numbers
-    for key, timeline in found.timelines.items():
-        if key.endswith(", measured"):  # by the allocator's snapshot, the first setup as all others
-            traced = found.timelines[key.replace(", measured", ", traced")]
-            assert abs(timeline.peak_bytes / traced.peak_bytes - 1) < 0.001, key
-
-
-def test_the_programs_that_need_a_card_are_there():
-    assert set(RECORD_NEEDS_A_CARD) < {name for _, name in MEASUREMENTS}
 
 
 @pytest.mark.parametrize("path", NUMBERED, ids=place_of)

@@ -1,5 +1,6 @@
 """The cap, out of memory and giving back: with CUDA played on any machine, for real where there is a card."""
 
+import subprocess
 import sys
 import weakref
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from memkit.fit import CONTEXT_BYTES, workspace_bytes
 from memkit.measure import cap_gpu, give_back, usable_bytes
 from memkit.units import GIB, MIB
 
@@ -105,3 +107,43 @@ def test_usable_bytes_can_be_had():
     usable = usable_bytes({"MEMKIT_GPU_GIB": "1"})
     assert 0 < usable <= GIB
     assert torch.empty(usable // 2, dtype=torch.uint8, device="cuda").numel() == usable // 2
+
+
+FRESH = """
+import torch
+torch.ones(1, device="cuda")
+torch.cuda.synchronize()
+print(torch.cuda.memory_reserved(), flush=True)
+input()
+"""
+
+
+@pytest.mark.gpu
+def test_a_process_takes_a_context_beside_its_tensors():
+    torch.cuda.init()
+    free = torch.cuda.mem_get_info()[0]
+    command = [sys.executable, "-c", FRESH]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        reserved = int(child.stdout.readline())
+        context = free - torch.cuda.mem_get_info()[0] - reserved
+        child.communicate("\n")
+    assert 64 * MIB < context < 2 * CONTEXT_BYTES
+
+
+@pytest.mark.gpu
+def test_cublas_keeps_a_workspace_for_each_thread():
+    torch._C._cuda_clearCublasWorkspaces()
+    give_back()
+    square = torch.ones(64, 64, device="cuda")
+    held, predicted = (
+        torch.cuda.memory_allocated(),
+        workspace_bytes(torch.cuda.get_device_capability()),
+    )
+    square @ square
+    assert torch.cuda.memory_allocated() - held == predicted
+    square.requires_grad_()
+    (square @ square).sum().backward()
+    square.grad = None
+    assert torch.cuda.memory_allocated() - held == 2 * predicted

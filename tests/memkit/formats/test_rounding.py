@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from narrow_formats import NARROW, ml_dtypes_overflow
 
-from book.recordings import find_recording
+from book.recordings import load_runs
 from memkit.formats.records import FORMATS
 from memkit.formats.rounding import ROUNDINGS, decode, encode, round_to, torch_overflow
 
@@ -191,7 +191,7 @@ def test_torch_overflow_of_what_torch_cannot_convert_to() -> None:
 
 def test_the_recorded_sweep_of_every_float32_found_no_difference_but_those_named_above() -> None:
     """dev/sweep_float32.py, run once; torch writes another NaN and, into E8M0, drops signs and takes 0."""
-    counts = find_recording("02", "formats_sweep").numbers
+    counts = load_runs("formats_sweep_cpu")[1]
     pairs = {key.partition(":")[0] for key in counts}
     assert {pair.split(" and ")[0] for pair in pairs} == set(NARROW)
     num_nans = 2**24 - 2
