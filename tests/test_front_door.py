@@ -153,7 +153,7 @@ def test_tab_completes(typed, offered):
     [
         ("memkit", "estimate_memory", "memkit/formula/estimate.py"),
         ("memkit", "recipes", "memkit/recipes.py"),
-        ("memkit.low_precision", "convert_to_fp8", "memkit/low_precision/fp8.py"),
+        ("memkit.formats", "scale_to", "memkit/formats/blocks.py"),
         ("book", "doctor", "chapters/book/checkup.py"),
     ],
 )

@@ -2,7 +2,11 @@
 
 from .blocks import (
     BLOCK_FORMATS as BLOCK_FORMATS,
+    SCALINGS as SCALINGS,
+    factors_from as factors_from,
     quantize as quantize,
+    relative_error as relative_error,
+    scale_to as scale_to,
 )
 from .records import FORMATS as FORMATS
 from .rounding import (

@@ -34,7 +34,7 @@ from torch.utils._device import _device_constructors
 
 from memkit.formula import kernels
 from memkit.formula.kernels import INDEX_BYTES, Stages, sort_bytes, sum_buffers
-from memkit.low_precision.sixteen_bits import FLOAT32, FLOAT32_OUTPUT, LOWER_PRECISION, PROMOTE
+from memkit.low_precision import FLOAT32, FLOAT32_OUTPUT, LOWER_PRECISION, PROMOTE
 from memkit.program.hooks import torch_as_before
 from memkit.tracing.shapes import ShapesOnly, shapes_only
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from book.loss_scales import FixedScale, play_scaler
-from memkit.low_precision.sixteen_bits import FLUSHED_BELOW, OVERFLOWS_FROM, scale_gradients
+from memkit.low_precision import FLUSHED_BELOW, OVERFLOWS_FROM, scale_gradients
 
 RNG = np.random.default_rng(3)
 GRADIENTS = np.exp2(RNG.uniform(-45, -2, 5000)) * RNG.choice([-1, 1], 5000)
