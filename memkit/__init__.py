@@ -22,7 +22,6 @@ say in which order to read it:
 - ``tracing``: the second column, the step without data
 - ``measure``: the third column, the step on the machine; what autograd keeps for the backward, tensor by tensor
 - ``by_hand``: what the lessons write in their own cells, as later lessons import it
-- ``batch_plan``: a batch in tokens, cut for a card
 - ``pictures``: charts as text
 - ``widgets``: ipywidgets
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
-from book.driver import available_ram_bytes
-from memkit.cards import Card, card_by_driver_name
-from memkit.measure import usable_bytes
+from book.driver import available_ram_bytes, card_by_driver_name
+from book.gpu_cap import usable_bytes
+from memkit.cards import Card
 from memkit.units import (
     MIB,
     Printable,

@@ -14,9 +14,10 @@ import torch
 
 from book.checkup import OLDEST_TORCH, version_numbers
 from book.driver import ask_driver
+from book.gpu_cap import cap_gpu
 from book.measurements import MEASUREMENTS
 from book.recordings import FOLDER, Recording, save_recording
-from memkit.measure import cap_gpu, give_back
+from memkit.measure import give_back
 
 COMMAND = "python -m book.gpu_run"
 

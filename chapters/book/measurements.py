@@ -19,12 +19,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from book import training_ranks
 from book.bandwidth import measure_bandwidth, seconds_of
 from book.card_formats import cast_overflows, product_errors, time_products
-from book.driver import ask_driver
+from book.driver import ask_driver, card_by_driver_name
+from book.gpu_cap import usable_bytes
 from book.ranks import MAX_RANKS, run_on_ranks
-from memkit.cards import card_by_driver_name
 from memkit.fit import workspace_bytes
 from memkit.formula.estimate import estimate_memory
-from memkit.measure import give_back, measure_memory, usable_bytes
+from memkit.measure import give_back, measure_memory
 from memkit.models import GPT2_SMALL, LLAMA_32_1B, TINY_GPT2, TINY_LLAMA
 from memkit.program.transformer import training_build
 from memkit.recipes import AUTOCAST_BF16, FP32, PURE_BF16, OptimizerConfig

@@ -11,12 +11,12 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from textwrap import wrap
 from typing import Self
 
-from memkit.timeline import MemoryTimeline
+from memkit.timeline import Instant, MemoryTimeline
 from memkit.units import Printable, Text, aligned_table, format_bytes, format_gb, on_page
 
 FOLDER = Path(__file__).resolve().parents[1] / "recordings"
@@ -94,8 +94,11 @@ class Recording(Printable):
         return on_page(*parts)
 
     def to_json(self) -> str:
-        """JSON text that ``from_json`` reads back to an equal recording."""
-        timelines = {name: json.loads(each.to_json()) for name, each in self.timelines.items()}
+        """JSON text that ``from_json`` reads back to an equal recording, its timelines without their events."""
+        timelines = {
+            name: asdict(replace(each, events=())) | {"events": []}
+            for name, each in self.timelines.items()
+        }
         data = {"chapter": self.chapter, "name": self.name, "provenance": dict(self.provenance)}
         data |= {"numbers": dict(self.numbers), "timelines": timelines}
         return json.dumps(data, indent=1, ensure_ascii=False)
@@ -105,7 +108,9 @@ class Recording(Printable):
         """The recording that ``to_json`` wrote."""
         data = json.loads(text)
         timelines = {
-            name: MemoryTimeline.from_json(json.dumps(each))
+            name: MemoryTimeline(
+                **each | {"instants": tuple(Instant(**instant) for instant in each["instants"])}
+            )
             for name, each in data["timelines"].items()
         }
         return cls(**(data | {"timelines": timelines}))
@@ -113,12 +118,9 @@ class Recording(Printable):
 
 def save_recording(recording: Recording, folder: str | Path = FOLDER) -> Path:
     """Write the recording into ``folder``, timelines without their events, and return the file."""
-    timelines = {
-        name: replace(timeline, events=()) for name, timeline in recording.timelines.items()
-    }
     Path(folder).mkdir(parents=True, exist_ok=True)
     path = Path(folder) / recording.file_name
-    path.write_text(replace(recording, timelines=timelines).to_json() + "\n", encoding="utf-8")
+    path.write_text(recording.to_json() + "\n", encoding="utf-8")
     return path
 
 

@@ -14,7 +14,8 @@ from book.bandwidth import (
     time_cpu_copy,
     time_cuda_copies,
 )
-from memkit.cards import CARDS, card_by_driver_name
+from book.driver import card_by_driver_name
+from memkit.cards import CARDS
 from memkit.units import GIB, MIB
 
 

@@ -12,9 +12,8 @@ import pytest
 
 from book import checkup as doctor_module
 from book.checkup import doctor, quietly, torch_backend
-from book.driver import DriverAnswer, Gpu, ask_driver, available_ram_bytes
-from memkit.cards import gpu_cap_bytes
-from memkit.measure import cap_gpu, usable_bytes
+from book.driver import DriverAnswer, Gpu, ask_driver, available_ram_bytes, gpu_cap_bytes
+from book.gpu_cap import cap_gpu, usable_bytes
 from memkit.units import GIB, MIB
 
 T4 = Gpu(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from book.driver import DriverAnswer, ask_driver, visible_gpus
-from memkit.cards import gpu_cap_bytes
+from book.driver import DriverAnswer, ask_driver, card_by_driver_name, gpu_cap_bytes, visible_gpus
+from memkit.cards import CARDS
 from memkit.units import GIB, MIB
 
 # name, uuid, driver_version, memory.total, memory.used, memory.free, compute_cap of a machine with two cards
@@ -102,3 +102,11 @@ def test_cap_is_read_in_gib(text, size):
 def test_a_cap_that_is_no_size_is_refused(text):
     with pytest.raises(ValueError, match="MEMKIT_GPU_GIB='.*' is not a number of GiB above zero"):
         gpu_cap_bytes({"MEMKIT_GPU_GIB": text})
+
+
+def test_cards_are_found_by_the_drivers_name():
+    assert card_by_driver_name("Tesla T4") is CARDS["T4"]
+    assert card_by_driver_name("NVIDIA H200") is CARDS["H200"]
+    assert card_by_driver_name("") is None
+    names = [name for card in CARDS.values() for name in card.driver_names]
+    assert len(names) == len(set(names))

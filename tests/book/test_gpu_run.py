@@ -13,9 +13,9 @@ import torch
 
 from book import gpu_run as record
 from book import measurements
+from book.driver import card_by_driver_name
 from book.measurements import MEASUREMENTS, Measured
 from book.recordings import load_recordings
-from memkit.cards import card_by_driver_name
 from memkit.units import GIB, KIB, MIB
 
 pytestmark = pytest.mark.xdist_group("record")  # one dry run serves all

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -58,8 +59,8 @@ def make_recording(**changes) -> Recording:
 
 
 def test_json_is_read_back_equal():
-    recording = make_recording()
-    assert Recording.from_json(recording.to_json()) == recording
+    recording = make_recording(timelines={"tiny GPT-2": replace(STEP, events=())})
+    assert Recording.from_json(make_recording().to_json()) == recording
 
 
 def test_a_file_holds_the_timeline_without_its_events(tmp_path):

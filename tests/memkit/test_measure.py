@@ -84,7 +84,6 @@ def test_the_machine_and_its_versions_are_named(known):
     assert known.provenance["torch"] == torch.__version__ and "CPU" in known.provenance["machine"]
     assert datetime.date.fromisoformat(known.provenance["date"]) <= datetime.date.today()
     assert known.reserved_peak_bytes is None
-    assert MemoryTimeline.from_json(known.to_json()) == known
     assert "measured" in compare(known, known)
 
 
