@@ -21,7 +21,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -113,20 +112,6 @@ def provenance(device: str) -> dict[str, str]:
     }
 
 
-class Sighting(NamedTuple):
-    """What the program said of its tensors: their part, a set of ``Log`` by name, and where their storages begin."""
-
-    part: str
-    addresses: set[int]
-
-
-class LogChange(NamedTuple):
-    """A method of ``Log`` to be called when the record is replayed, and its arguments."""
-
-    method: str
-    arguments: tuple
-
-
 class Recorder:
     """Leaves a mark in the machine's own record at each call of ``now``, and remembers what it saw since the last."""
 
@@ -134,20 +119,20 @@ class Recorder:
 
     def __init__(self, device: str):
         self.device = device
-        # at each mark what was seen before it, and the change last
-        self.marks: list[list[Sighting | LogChange]] = []
-        self.seen: list[Sighting] = []
+        # at each mark what was seen since the last, then the change: a method of ``Log`` by name, and its arguments
+        self.marks: list[tuple[list, str, tuple]] = []
+        # a set of ``Log`` by name, and where the storages of its tensors begin
+        self.seen: list[tuple[str, set[int]]] = []
         self.mark_sizes = tuple(
             1 + secrets.randbelow(MAX_MARK_BYTES) for _ in range(NUM_MARK_SIZES)
         )
 
     def saw(self, part: str, tensors: list[Tensor]) -> None:
-        # where each tensor's storage begins
         addresses = {tensor.untyped_storage().data_ptr() for tensor in tensors_in(tensors)}
-        self.seen.append(Sighting(part, addresses - {0}))
+        self.seen.append((part, addresses - {0}))
 
     def now(self, change: str, *args: object) -> None:
-        self.marks.append([*self.seen, LogChange(change, args)])
+        self.marks.append((self.seen, change, args))
         self.seen = []
         if self.device == "cuda":
             for size in self.mark_sizes:
@@ -178,19 +163,17 @@ class Record:
     notes: dict[str, str] = field(default_factory=dict)
 
 
-def replayed(entries: list[RecordLine], marks: list[list[Sighting | LogChange]]) -> Log:
+def replayed(entries: list[RecordLine], marks: list[tuple[list, str, tuple]]) -> Log:
     """The log of a record: the marks' changes are made at the moment they were made in."""
     log, blocks, marks = Log(), {}, iter(marks)
     for entry in entries:
         if entry.address is None:
-            for item in next(marks):
-                if isinstance(item, LogChange):
-                    getattr(log, item.method)(*item.arguments)
-                elif item.part != "trained":
-                    known = item.addresses & blocks.keys()
-                    getattr(log, item.part).update(blocks[address] for address in known)
-                elif not item.addresses <= blocks.keys():
+            seen, change, arguments = next(marks)
+            for part, addresses in seen:
+                if part == "trained" and not addresses <= blocks.keys():
                     raise OutsideBuild
+                getattr(log, part).update(blocks[each] for each in addresses & blocks.keys())
+            getattr(log, change)(*arguments)
         elif entry.num_bytes > 0:
             block = blocks[entry.address] = log.allocate(entry.num_bytes, entry.op, entry.where)
             if entry.is_scratch:

@@ -10,9 +10,7 @@ from torch import nn
 
 from memkit.measure import (
     NUMBER,
-    LogChange,
     RecordLine,
-    Sighting,
     cuda_entries,
     is_composite,
     measure_memory,
@@ -189,8 +187,9 @@ def test_cudas_record_is_read_without_a_card():
     log = replayed(
         entries,
         [
-            [Sighting("weights", {4096}), LogChange("mark", ("init",))],
-            [LogChange("start_step", (1,)), LogChange("end_step", ())],
+            ([("weights", {4096})], "mark", ("init",)),
+            ([], "start_step", (1,)),
+            ([], "end_step", ()),
         ],
     )
     assert log.parts() == ["weights", "temporary", "temporary"]
