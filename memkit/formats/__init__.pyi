@@ -16,6 +16,5 @@ from .rounding import (
     round_to as round_to,
     running_sum as running_sum,
     sticking_point as sticking_point,
-    torch_overflow as torch_overflow,
 )
 from .single import read_code as read_code
