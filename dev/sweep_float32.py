@@ -19,7 +19,7 @@ import torch
 
 from book.recordings import FOLDER
 from memkit.formats.records import FORMATS, FloatFormat
-from memkit.formats.rounding import encode, torch_overflow
+from memkit.formats.rounding import encode
 
 STEP = 1 << 20
 CODE = [f"memkit/formats/{module}.py" for module in ("records", "single", "rounding")]
@@ -45,7 +45,8 @@ def library_codes(x: np.ndarray, name: str) -> dict[str, np.ndarray]:
 def overflow_of(library: str, name: str) -> str:
     fmt = FORMATS[name]
     if library == "torch":
-        return torch_overflow(name, torch.__version__)
+        beyond = torch.tensor(torch.inf).to(getattr(torch, name)).double()
+        return "inf" if beyond.isinf() else "nan" if beyond.isnan() else "saturate"
     return "inf" if fmt.has_infinity else "nan" if fmt.num_nans else "saturate"
 
 

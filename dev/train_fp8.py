@@ -8,21 +8,119 @@ Writes chapters/recordings/fp8_training_cpu.json after every run; runs that are 
 import argparse
 import json
 import subprocess
+from collections import deque
 from datetime import date
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+from torch import Tensor, nn
 
 from book.small_gpt import held_out_loss, make_small_gpt, text_batches, train
-from memkit.low_precision.fp8 import FP8_RECIPES, Fp8Recipe, convert_to_fp8
+from memkit.formats.blocks import scale_to
+from memkit.formats.records import get_format
 
 FILE = Path(__file__).parents[1] / "chapters" / "recordings" / "fp8_training_cpu.json"
 SEEDS, NUM_STEPS, SPIKE_STEP, SPIKE = (0, 1, 2), 300, 150, 64.0
 WARM_UP_STEPS, MAX_NORM = 30, 1.0
 OUTLIER_CHANNELS, OUTLIER = [17, 90], 1000.0
 
-INT8 = Fp8Recipe(name="int8", element="int8", gradient_element="int8")
-RECIPES = {**FP8_RECIPES, "int8": INT8, "head too": FP8_RECIPES["tensor"]}
+
+class Recipe(NamedTuple):
+    """The formats of a layer's operands and who shares a factor; ``scaling`` is the input's and the gradient's.
+
+    ``is_wgrad_wide`` is torchao's ``rowwise_with_gw_hp``: wgrad from the uncast matrices, dgrad's weight with one
+    factor.
+    """
+
+    scaling: str = "tensor"
+    weight_scaling: str = "tensor"
+    element: str = "float8_e4m3fn"
+    gradient_element: str = "float8_e5m2"
+    is_delayed: bool = False
+    is_wgrad_wide: bool = False
+
+
+E4M3, BY_ROW = "float8_e4m3fn", "row_power_of_two"
+RECIPES = {
+    "unscaled": Recipe("none", "none"),
+    "delayed": Recipe("none", "none", is_delayed=True),
+    "tensor": Recipe(),
+    "row": Recipe(BY_ROW, BY_ROW, gradient_element=E4M3),
+    "row_wide_wgrad": Recipe(BY_ROW, BY_ROW, gradient_element=E4M3, is_wgrad_wide=True),
+    "block": Recipe("1x128", "128x128", gradient_element=E4M3),
+    "mxfp8": Recipe("mx", "mx", gradient_element=E4M3),
+    "int8": Recipe(element="int8", gradient_element="int8"),
+    "head too": Recipe(),
+}
+"""torchao's are ``tensor``, ``row``, ``row_wide_wgrad``; Transformer Engine's ``delayed``, ``tensor``, ``block``,
+``mxfp8``."""
+HISTORY = 1024  # steps that a delayed factor looks back, Transformer Engine's default
+
+
+class Products(torch.autograd.Function):
+    """The three products of a layer; both operands of each are cast along the dimension that is summed."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, layer: "NarrowLinear") -> Tensor:
+        matrix = x.reshape(-1, x.shape[-1]).detach()
+        ctx.layer, ctx.x_shape = layer, x.shape
+        ctx.save_for_backward(matrix, weight)
+        y = layer.cast(matrix, "input") @ layer.cast(weight, "weight").t()
+        return y.to(x.dtype).reshape(*x.shape[:-1], weight.shape[0])
+
+    @staticmethod
+    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor, None]:
+        layer, (x, weight) = ctx.layer, ctx.saved_tensors
+        dy_matrix, is_wide = dy.reshape(-1, dy.shape[-1]), layer.recipe.is_wgrad_wide
+        scaling = "tensor_power_of_two" if is_wide else None
+        dx = layer.cast(dy_matrix, "gradient") @ layer.cast(weight.t(), "weight", scaling).t()
+        if is_wide:
+            dw = dy_matrix.t().float() @ x.float()
+        else:
+            dw = layer.cast(dy_matrix.t(), "gradient") @ layer.cast(x.t(), "input").t()
+        for operand, matrix in (("input", x), ("weight", weight), ("gradient", dy_matrix)):
+            layer.seen[operand].append(matrix.abs().max().item())
+        return dx.to(dy.dtype).reshape(ctx.x_shape), dw.to(weight.dtype), None
+
+
+class NarrowLinear(nn.Linear):
+    """A linear layer under a recipe: its products are float32 products of what the casts have left."""
+
+    recipe: Recipe
+    seen: dict[str, deque]
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_autocast_enabled("cpu"):
+            x = x.to(torch.get_autocast_dtype("cpu"))
+        with torch.autocast("cpu", enabled=False):  # sums stay float32
+            y = Products.apply(x, self.weight, self)
+        return y if self.bias is None else y + self.bias.to(y.dtype)
+
+    def cast(self, matrix: Tensor, operand: str, scaling: str | None = None) -> Tensor:
+        """The matrix as its format holds it, for a product that sums over its last dimension."""
+        recipe, matrix = self.recipe, matrix.detach().float()
+        element = recipe.gradient_element if operand == "gradient" else recipe.element
+        scaling = scaling or (recipe.weight_scaling if operand == "weight" else recipe.scaling)
+        factor = 1.0
+        if recipe.is_delayed and (largest := max(self.seen[operand], default=0)):
+            factor = torch.tensor(get_format(element).max) / torch.tensor(largest)
+        return (
+            torch.from_numpy(scale_to((matrix * factor).numpy(), element, scaling).dequantize())
+            / factor
+        )
+
+
+def narrowed(model: nn.Module, recipe: Recipe, keep: tuple[str, ...]) -> None:
+    """Make every ``nn.Linear`` but those of these names multiply under the recipe; its parameters stay."""
+    for name, layer in model.named_modules():
+        if type(layer) is nn.Linear and name not in keep:
+            layer.__class__, layer.recipe = NarrowLinear, recipe
+            layer.seen = {
+                operand: deque(maxlen=HISTORY) for operand in ("input", "weight", "gradient")
+            }
+
+
 RUNS = (
     "bf16",
     "tensor",
@@ -92,7 +190,7 @@ def one_run(name: str, seed: int) -> dict:
     model = make_small_gpt(seed)
     recipe = name.removesuffix(" spike").removesuffix(" outliers").removesuffix(" warm-up")
     if recipe in RECIPES:
-        convert_to_fp8(model, RECIPES[recipe], keep=() if name == "head too" else ("head",))
+        narrowed(model, RECIPES[recipe], keep=() if name == "head too" else ("head",))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     if name.endswith("spike"):
         with_spike(model, optimizer)

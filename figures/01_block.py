@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from memkit.by_hand import GPT2_LARGE, Block
-from memkit.measure import saved_storages
+from memkit.measure import saved_tensors
 from memkit.pictures.colours import OKABE_ITO
 from memkit.pictures.svg import GREY, Chart, Scale
 
@@ -27,8 +27,8 @@ KEPT_BY = (1, 1, 3, 1, 1, 1, 4, 4)
 
 block = Block(256, 4)
 x_in = torch.randn(2, 128, 256, requires_grad=True)
-saved = saved_storages(lambda: block(x_in), elsewhere=block.parameters())
-sizes = [line.num_bytes / (4 * x_in.numel()) for line in saved if not line.is_elsewhere]
+saved = saved_tensors(lambda: block(x_in), elsewhere=block.parameters())
+sizes = [x.untyped_storage().nbytes() / (4 * x_in.numel()) for x in saved]
 assert (
     sorted(KEPT_BY) == sorted(round(size) for size in sizes if size > 0.5)
     and 16 < sum(sizes) < 16.1

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from memkit.low_precision.sixteen_bits import FLOAT32, LOWER_PRECISION
+from memkit.low_precision import FLOAT32, LOWER_PRECISION
 from memkit.pictures.colours import OKABE_ITO
 from memkit.pictures.svg import GREY, Chart
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from memkit.cards import CARDS
 from memkit.formula.estimate import estimate_memory
 from memkit.models import LLAMA_2_7B
-from memkit.pictures.timeline import choices_figure
+from stepscope.pictures import choices_figure
 from stepscope.setup import Job
 
 step = estimate_memory(Job(model=LLAMA_2_7B, seq_len=2048, micro_batch_size=4)).for_step(2)

@@ -17,12 +17,11 @@ say in which order to read it:
 - ``fit``: whether a step fits there
 - ``formula``: the first column, the step on paper
 - ``recomputation``: what running twice keeps and costs
-- ``low_precision``: training in 16 and 8 bits
+- ``low_precision``: training in 16 bits: autocast's lists, and AdamW on narrow weights
 - ``program``: the step in PyTorch
 - ``tracing``: the second column, the step without data
 - ``measure``: the third column, the step on the machine; what autograd keeps for the backward, tensor by tensor
 - ``by_hand``: what the lessons write in their own cells, as later lessons import it
-- ``batch_plan``: a batch in tokens, cut for a card
 - ``pictures``: charts as text
 - ``widgets``: ipywidgets
 

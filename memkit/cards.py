@@ -1,4 +1,4 @@
-"""What a card has: bytes, bytes per second and arithmetic per second, each from a named source; and the reader's cap.
+"""What a card has: bytes, bytes per second and arithmetic per second, each from a named source.
 
 The label says 80 GB, ``nvidia-smi`` says 79.6 GiB and a program gets 79.2 GiB. What a training step must fit
 into is the last one: the total that CUDA reports to the process. It is written here as public logs print it.
@@ -7,7 +7,6 @@ A memory bandwidth is not typed in but derived: bus width times transfers per se
 """
 
 import csv
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -16,38 +15,9 @@ from pathlib import Path
 
 from memkit.units import GIB, MIB
 
-CAP_VARIABLE = "MEMKIT_GPU_GIB"
-"""The environment variable that caps what this process may take of the card, in GiB."""
-
-
-def gpu_cap_bytes(environment: Mapping[str, str] | None = None) -> int | None:
-    """Bytes that ``MEMKIT_GPU_GIB`` allows this process on the card, or ``None`` where it is not set.
-
-    >>> gpu_cap_bytes({"MEMKIT_GPU_GIB": "1.5"})
-    1610612736
-
-    Raises: ValueError: the variable is no number above zero.
-    """
-    environment = os.environ if environment is None else environment
-    text = environment.get(CAP_VARIABLE, "").strip()
-    if not text:
-        return None
-    try:
-        cap = int(float(text) * GIB)
-    except (ValueError, OverflowError):
-        cap = 0
-    if cap <= 0:
-        raise ValueError(f"{CAP_VARIABLE}={text[:60]!r} is not a number of GiB above zero")
-    return cap
-
-
 PCIE_LANES = 16
 PCIE_GIGATRANSFERS = {3: 8, 4: 16, 5: 32}
 """10**9 transfers per second of one lane; 128 of every 130 bits carry data."""
-LINKS_REACH, PCIE_REACHES = 0.8, 0.5
-"""What NCCL's collectives reach of a rate on paper: over the links 370 of 450 GB/s (NVIDIA's engineer, nccl-tests#212)
-and 233 of 300 (nccl-tests#175); through the host 28 to 35 of 63 (nccl#1639) and 20 of 31.5 (nccl-tests#178)."""
-
 MIN_CAPABILITY = {
     "float16": (7, 0),
     "tf32": (8, 0),
@@ -118,17 +88,6 @@ class Card:
         """
         return PCIE_LANES * PCIE_GIGATRANSFERS[self.pcie_generation] * 10**9 * 128 // 130 // 8
 
-    def bytes_per_s_among(self, num_cards: int) -> int:
-        """Bytes per second that each of so many cards of a machine sends in one direction, as collectives reach them:
-        over the links where these join all of the cards, else over PCIe.
-
-        >>> [CARDS["H100 PCIe"].bytes_per_s_among(num_cards) // 10**9 for num_cards in (2, 8)]
-        [240, 31]
-        """
-        if num_cards <= (self.num_linked_cards or 0):
-            return round(LINKS_REACH * self.link_bytes_per_s)
-        return round(PCIE_REACHES * self.pcie_bytes_per_s)
-
     @property
     def dtypes(self) -> tuple[str, ...]:
         """The formats this card's matrix units multiply."""
@@ -144,15 +103,6 @@ def matrix_dtypes(compute_capability: tuple[int, int]) -> tuple[str, ...]:
     return tuple(
         dtype for dtype, minimum in MIN_CAPABILITY.items() if tuple(compute_capability) >= minimum
     )
-
-
-def card_by_driver_name(driver_name: str) -> Card | None:
-    """The card that the driver calls ``driver_name``, or ``None`` where this table does not know it.
-
-    >>> card_by_driver_name("NVIDIA H100 80GB HBM3").name, card_by_driver_name("NVIDIA GeForce GTX 970")
-    ('H100 SXM', None)
-    """
-    return next((card for card in CARDS.values() if driver_name in card.driver_names), None)
 
 
 def _card(row: Mapping[str, str]) -> Card:

@@ -6,13 +6,9 @@ allocates as it always does. Between phases the recorder leaves a mark in that r
 weights, gradients and optimizer states at that moment; the parts come from the addresses, by the rules of
 ``memkit.program.log``.
 
-On a shared card ``MEMKIT_GPU_GIB`` caps the process. The cap holds what PyTorch's allocator takes, not the CUDA
-context beside it, and it is manners, not a wall: another program is not stopped by it (pytorch/pytorch#69688).
-
-``saved_storages`` measures one thing alone, for any code: what autograd keeps between forward and backward. Autograd
+``saved_tensors`` measures one thing alone, for any code: what autograd keeps between forward and backward. Autograd
 calls a hook for every tensor that an operation saves. Several saved tensors may be views of one storage, and it is
-storages that take memory: each is listed once, with the operations that saved it. Which operation that was is known
-from outside: a ``TorchFunctionMode`` sees each call into torch begin and end.
+storages that take memory: each counts once.
 """
 
 import datetime
@@ -22,61 +18,19 @@ import os
 import platform
 import secrets
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
-from memkit.cards import gpu_cap_bytes
 from memkit.program.hooks import OutsideBuild, run_steps, tensors_in, torch_as_before
 from memkit.program.log import Log, timeline_of
 from memkit.setup import DEVICES
 from memkit.timeline import MAX_STEPS, MemoryTimeline
 from memkit.units import as_one_of, as_whole_number
-
-
-def cap_gpu(environment: Mapping[str, str] | None = None) -> int | None:
-    """Cap this process at ``MEMKIT_GPU_GIB`` of the current card and return the cap in bytes, or ``None``.
-
-    Without the variable, or without a card, nothing happens.
-
-    Raises: ValueError: the variable is no number above zero.
-    """
-    cap_bytes = gpu_cap_bytes(environment)
-    if cap_bytes is None or not torch.cuda.is_available():
-        return None
-    total_bytes = torch.cuda.get_device_properties().total_memory
-    torch.cuda.set_per_process_memory_fraction(min(1.0, cap_bytes / total_bytes))
-    return min(cap_bytes, total_bytes)
-
-
-def cap_gpu_when_used() -> None:
-    """``cap_gpu`` once CUDA is first used, so that a program that uses none makes no context on the card.
-
-    Raises: ValueError, at once: the variable is no number above zero.
-    """
-    if gpu_cap_bytes() is not None:
-        # torch's own queue of what waits for the first use, a seed's too
-        torch.cuda._lazy_call(cap_gpu)
-
-
-def usable_bytes(environment: Mapping[str, str] | None = None) -> int:
-    """Bytes this process can still have on the card: free there or cached by the allocator, within the cap.
-
-    0 without a card.
-    """
-    if not torch.cuda.is_available():
-        return 0
-    free_bytes, _ = torch.cuda.mem_get_info()
-    allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-    within_card = free_bytes + reserved - allocated
-    cap_bytes = gpu_cap_bytes(environment)
-    return within_card if cap_bytes is None else max(0, min(within_card, cap_bytes - allocated))
 
 
 def give_back() -> int:
@@ -158,20 +112,6 @@ def provenance(device: str) -> dict[str, str]:
     }
 
 
-class Sighting(NamedTuple):
-    """What the program said of its tensors: their part, a set of ``Log`` by name, and where their storages begin."""
-
-    part: str
-    addresses: set[int]
-
-
-class LogChange(NamedTuple):
-    """A method of ``Log`` to be called when the record is replayed, and its arguments."""
-
-    method: str
-    arguments: tuple
-
-
 class Recorder:
     """Leaves a mark in the machine's own record at each call of ``now``, and remembers what it saw since the last."""
 
@@ -179,20 +119,20 @@ class Recorder:
 
     def __init__(self, device: str):
         self.device = device
-        # at each mark what was seen before it, and the change last
-        self.marks: list[list[Sighting | LogChange]] = []
-        self.seen: list[Sighting] = []
+        # at each mark what was seen since the last, then the change: a method of ``Log`` by name, and its arguments
+        self.marks: list[tuple[list, str, tuple]] = []
+        # a set of ``Log`` by name, and where the storages of its tensors begin
+        self.seen: list[tuple[str, set[int]]] = []
         self.mark_sizes = tuple(
             1 + secrets.randbelow(MAX_MARK_BYTES) for _ in range(NUM_MARK_SIZES)
         )
 
     def saw(self, part: str, tensors: list[Tensor]) -> None:
-        # where each tensor's storage begins
         addresses = {tensor.untyped_storage().data_ptr() for tensor in tensors_in(tensors)}
-        self.seen.append(Sighting(part, addresses - {0}))
+        self.seen.append((part, addresses - {0}))
 
     def now(self, change: str, *args: object) -> None:
-        self.marks.append([*self.seen, LogChange(change, args)])
+        self.marks.append((self.seen, change, args))
         self.seen = []
         if self.device == "cuda":
             for size in self.mark_sizes:
@@ -223,19 +163,17 @@ class Record:
     notes: dict[str, str] = field(default_factory=dict)
 
 
-def replayed(entries: list[RecordLine], marks: list[list[Sighting | LogChange]]) -> Log:
+def replayed(entries: list[RecordLine], marks: list[tuple[list, str, tuple]]) -> Log:
     """The log of a record: the marks' changes are made at the moment they were made in."""
     log, blocks, marks = Log(), {}, iter(marks)
     for entry in entries:
         if entry.address is None:
-            for item in next(marks):
-                if isinstance(item, LogChange):
-                    getattr(log, item.method)(*item.arguments)
-                elif item.part != "trained":
-                    known = item.addresses & blocks.keys()
-                    getattr(log, item.part).update(blocks[address] for address in known)
-                elif not item.addresses <= blocks.keys():
+            seen, change, arguments = next(marks)
+            for part, addresses in seen:
+                if part == "trained" and not addresses <= blocks.keys():
                     raise OutsideBuild
+                getattr(log, part).update(blocks[each] for each in addresses & blocks.keys())
+            getattr(log, change)(*arguments)
         elif entry.num_bytes > 0:
             block = blocks[entry.address] = log.allocate(entry.num_bytes, entry.op, entry.where)
             if entry.is_scratch:
@@ -344,70 +282,30 @@ def cuda_entries(lines: list[dict], mark_sizes: tuple[int, ...]) -> list[RecordL
     return merged
 
 
-@dataclass(frozen=True, kw_only=True)
-class SavedStorage:
-    """One storage that the backward will need: the shape and dtype of the first tensor saved from it, and its bytes.
-
-    ``ops`` names the operations that saved it; ``is_elsewhere`` says that the caller counts it elsewhere, as one does
-    with parameters.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    num_bytes: int
-    is_elsewhere: bool = False
-    ops: tuple[str, ...] = ()
-
-
-class CallNames(TorchFunctionMode):
-    """Knows which function of torch the program is in; ``name`` is empty between calls."""
-
-    name = ""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        before, self.name = self.name, getattr(func, "__name__", "").strip("_")
-        try:
-            return func(*args, **(kwargs or {}))
-        finally:
-            self.name = before
-
-
-def saved_storages(
-    run: Callable[[], object], elsewhere: Iterable[Tensor] = ()
-) -> tuple[SavedStorage, ...]:
-    """Run ``run()`` and list the storages that autograd saves in it, in order, each once.
+def saved_tensors(run: Callable[[], object], elsewhere: Iterable[Tensor] = ()) -> list[Tensor]:
+    """What autograd saves while ``run()`` runs: of each storage the first tensor, but for those counted ``elsewhere``.
 
     ``elsewhere``: parameters and other tensors that would be there anyway. Source:
     https://docs.pytorch.org/docs/stable/notes/autograd.html#saved-tensors
 
     >>> import torch
     >>> x = torch.ones(8, requires_grad=True)
-    >>> [(saved.shape, saved.ops) for saved in saved_storages(lambda: x.exp() * 2)]
-    [((8,), ('exp',))]
+    >>> [saved.shape for saved in saved_tensors(lambda: x.exp() * 2)]
+    [torch.Size([8])]
     """
-    known = {tensor.untyped_storage()._cdata for tensor in elsewhere}
-    saved: dict[int, SavedStorage] = {}
-    calls = CallNames()
-    alive = []  # an address may be given to another tensor once its storage is gone
+    seen = {tensor.untyped_storage()._cdata for tensor in elsewhere}
+    saved = []  # held to the end: an address may be given to another tensor once its storage is gone
 
     def note(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key not in saved:
-            alive.append(storage)
-            saved[key] = SavedStorage(
-                shape=tuple(tensor.shape),
-                dtype=str(tensor.dtype).removeprefix("torch."),
-                num_bytes=storage.nbytes(),
-                is_elsewhere=key in known,
-            )
-        ops = *saved[key].ops, calls.name or "custom function"
-        saved[key] = replace(saved[key], ops=tuple(dict.fromkeys(ops)))
+        address = tensor.untyped_storage()._cdata
+        if address not in seen:
+            seen.add(address)
+            saved.append(tensor.detach())
         return tensor.detach()
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor), calls:
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         run()
-    return tuple(saved.values())
+    return saved
 
 
 def saved_bytes(run: Callable[[], object], elsewhere: Iterable[Tensor] = ()) -> int:
@@ -418,6 +316,4 @@ def saved_bytes(run: Callable[[], object], elsewhere: Iterable[Tensor] = ()) -> 
     >>> saved_bytes(lambda: x.exp())  # its result: 4 B each
     4096
     """
-    return sum(
-        saved.num_bytes for saved in saved_storages(run, elsewhere) if not saved.is_elsewhere
-    )
+    return sum(tensor.untyped_storage().nbytes() for tensor in saved_tensors(run, elsewhere))

@@ -178,11 +178,6 @@ class Optimizer:
         """Its implementations whose step the formula knows."""
         return tuple(each for each, rule in self.temporaries.items() if rule != TRACE_IT)
 
-    @property
-    def roles(self) -> tuple[str, ...]:
-        """Names of the states that are moments."""
-        return tuple(state.role for state in self.states if state.is_moment)
-
     def keywords(self, implementation: str) -> dict[str, object]:
         """What its class takes beside the learning rate to step in this way."""
         keywords = dict(self.arguments)

@@ -11,17 +11,10 @@ better in one.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
-from memkit.formula.activations import (
-    Kept,
-    KeptStorage,
-    Ledger,
-    activation_bytes,
-    entries_of,
-    ledger_of,
-)
+from memkit.formula.activations import Ledger, activation_bytes, ledger_of
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.liveness import Walk
 from memkit.formula.model import model_of
@@ -32,23 +25,12 @@ from memkit.strategies import (
     CORE,
     FULL,
     NONE,
-    OPS,
     POLICIES,
     Strategy,
     every,
     sequential,
     square_root_groups,
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Product:
-    """An operation of a block that a policy can name: its forward FLOPs and what it puts out."""
-
-    name: str
-    op: str
-    flops: int
-    outputs: tuple[Kept, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,25 +55,6 @@ class Flops:
     def overhead(self) -> float:
         """FLOPs run again ÷ FLOPs of a plain step, which runs nothing again but the kernel's scores."""
         return self.recomputed / (self.total - self.recomputed)
-
-
-def block_products(setup: TrainingSetup) -> tuple[Product, ...]:
-    """The operations of one block that a policy can name, in the order in which they run."""
-    one = model_of(replace(setup, model=setup.model.one_block, recomputation=NONE))
-    names = {"attention": "attention", "gelu": "activation", "silu": "activation"}
-    entries, products = entries_of(one), []
-    for op in one.graph.operations:
-        if op.unit == 1 and op.kind in OPS and op.reads:
-            name = names.get(op.kind, op.name)
-            outputs = (entries.get(x, KeptStorage(x, x.name)).line(one.graph) for x in op.makes)
-            products.append(Product(name=name, op=op.kind, flops=op.flops, outputs=tuple(outputs)))
-    return tuple(products)
-
-
-def saved_products(setup: TrainingSetup, strategy: Strategy) -> tuple[Product, ...]:
-    """The products whose outputs the strategy's policy keeps."""
-    saves = strategy.policy()
-    return tuple(product for product in block_products(setup) if saves(product.op))
 
 
 def blocks_ledger(setup: TrainingSetup, strategy: Strategy) -> Ledger:

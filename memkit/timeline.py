@@ -8,9 +8,8 @@ allocated there. All of that is worked out here alone.
 a measurement is one line, and one table and one plot draw all three.
 """
 
-import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from operator import attrgetter
@@ -335,25 +334,6 @@ class MemoryTimeline(Printable):
         peak = f"peak {at_least}{format_bytes(self.peak_bytes)} at {_label(self.peak, self)}"
         title = f"{self.source}, {self.device} rules: {peak}"
         return on_page(title, self.table(), left_out, between="\n")
-
-    def to_json(self) -> str:
-        """JSON text that ``from_json`` reads back to an equal timeline."""
-        data = asdict(replace(self, events=())) | {"events": [asdict(e) for e in self.events]}
-        return json.dumps(data, indent=1, sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> "MemoryTimeline":
-        """The timeline that ``to_json`` wrote.
-
-        Raises: ValueError: the text is none, or a field is missing or unknown.
-        """
-        try:
-            data = json.loads(text)
-            for key, kind in (("instants", Instant), ("events", Event)):
-                data[key] = tuple(kind(**item) for item in data[key])
-            return cls(**data)
-        except (AttributeError, KeyError, TypeError, RecursionError) as error:
-            raise ValueError(f"no timeline: {type(error).__name__} {error}") from error
 
 
 def _label(instant: Instant, timeline: MemoryTimeline) -> str:

@@ -65,21 +65,6 @@ def as_whole_number(name: str, value: object, minimum: int = 0, maximum: int | N
     return number
 
 
-def as_kind(name: str, value: object, *kinds: type) -> object:
-    """Return ``value``, or refuse what is none of ``kinds`` with one sentence that shows it.
-
-    Raises: ValueError: another type.
-
-    >>> as_kind("steps", 2, int)
-    2
-    """
-    if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)):
-        return value
-    raise ValueError(
-        f"{name}={shown(value)} is not a {' or a '.join(kind.__name__ for kind in kinds)}"
-    )
-
-
 def check_fields(record: object, names: str, check: Callable, *allowed: object) -> None:
     """Put fields of a record through one of these checks."""
     for name in names.split():

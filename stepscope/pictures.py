@@ -4,19 +4,23 @@ Nothing is told by colour alone: a part has a hatch, a hole is empty, the unaske
 block has a dark frame.
 """
 
+from collections.abc import Mapping, Sequence
 from textwrap import wrap
 
+from memkit.pictures.bars import Bar, bars_figure, short
 from memkit.pictures.colours import LOOKS, OKABE_ITO
 from memkit.pictures.planes import SHAPES, plane, point, stairs
 from memkit.pictures.svg import (
     DASHED,
     GREY,
+    INK,
     PAPER,
     Chart,
     Scale,
     text_width,
 )
-from memkit.timeline import PARTS
+from memkit.pictures.timeline import named_parts, sizes_of
+from memkit.timeline import PARTS, Instant
 from memkit.units import MIB, format_bytes
 from stepscope.allocator.film import AllocatorState, Film, Piece, Row
 from stepscope.planner.search import PlansFound
@@ -153,4 +157,40 @@ def plans_figure(found: PlansFound, title: str) -> Chart:
     names = "; ".join(f"{plan.name} at {plan.seconds / least:.2f}" for plan in front)
     unbeaten = f"of {len(found.plans)} plans {len(front)} are unbeaten on the {card.name}"
     chart.alt = f"{title}: {unbeaten}, by time ÷ least: {names}."
+    return chart
+
+
+def choices_figure(
+    peaks: Mapping[str, Instant],
+    title: str,
+    subtitle: str = "",
+    capacity_bytes: int = 0,
+    chosen: int = -1,
+    above: Sequence[str] = (),
+    foot: str = "",
+) -> Chart:
+    """A stacked bar for each peak, its bytes above, its name below; a triangle marks the ``chosen`` index.
+
+    ``above`` is a second line above each bar, and ``foot`` says what the texts are. A bar's ``data-pick`` is its
+    number.
+
+    Raises: ValueError: nothing to draw.
+    """
+    if not peaks:
+        raise ValueError("choices_figure needs at least one peak")
+    bars, words = [], []
+    for number, (name, peak) in enumerate(peaks.items()):
+        flat, second = name.replace("\n", " "), list(above[number:][:1])
+        top = "\n".join([short(peak.total_bytes), *second])
+        data = {"pick": number}
+        bars.append(Bar(name=name, pieces=sizes_of(peak), above=top, whose=flat, data=data))
+        marked, colon = ", chosen" if number == chosen else "", ":" if second else ""
+        size = ", ".join([format_bytes(peak.total_bytes), *second])
+        words.append(f"{flat}{marked}{colon} {size}")
+    limit = ("", capacity_bytes) if capacity_bytes else None
+    parts = named_parts(list(peaks.values()))
+    parts = [part for part in parts if any(bar.pieces[part[0]] for bar in bars)]
+    chart = bars_figure(title, bars, subtitle=subtitle, beside=parts, limit=limit, chosen=chosen)
+    chart.words(92, 408, foot, 12, shade=INK)
+    chart.alt = f"{title}. {subtitle}. {foot or 'Stacked bars'}: {'; '.join(words)}."
     return chart

@@ -32,6 +32,7 @@ the counted collectives are in ``book.training_ranks``.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from memkit.cards import Card
 from memkit.formats.records import dtype_bits, tensor_bytes
 from memkit.formula.estimate import estimate_run
 from memkit.formula.liveness import FREED, Block, Recorder, Segment, Walk
@@ -487,3 +488,21 @@ def tokens_to_hide(
         forward, backward = weight, (weight if layout.stage == 3 else 0) + gradient
     flops = 6 if setup.recomputation == FULL else 4
     return max(forward / 2, backward / flops) * flops_per_s / bytes_per_s
+
+
+LINKS_REACH, PCIE_REACHES = 0.8, 0.5
+"""What NCCL's collectives reach of a rate on paper: over the links 370 of 450 GB/s (NVIDIA's engineer, nccl-tests#212)
+and 233 of 300 (nccl-tests#175); through the host 28 to 35 of 63 (nccl#1639) and 20 of 31.5 (nccl-tests#178)."""
+
+
+def bytes_per_s_among(card: Card, num_cards: int) -> int:
+    """Bytes per second that each of so many cards of a machine sends in one direction, as collectives reach them:
+    over the links where these join all of the cards, else over PCIe.
+
+    >>> from memkit.cards import CARDS
+    >>> [bytes_per_s_among(CARDS["H100 PCIe"], num_cards) // 10**9 for num_cards in (2, 8)]
+    [240, 31]
+    """
+    if num_cards <= (card.num_linked_cards or 0):
+        return round(LINKS_REACH * card.link_bytes_per_s)
+    return round(PCIE_REACHES * card.pcie_bytes_per_s)

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memkit.measure import cap_gpu
 from memkit.program.hooks import tensors_in
 from memkit.units import as_whole_number
 from stepscope.allocator.caching import CachingAllocator, Driver, OutOfMemory
@@ -85,13 +84,14 @@ class CudaCard:
         capacity_bytes = min(total, torch.cuda.memory_reserved() + self.num_bytes)
         # cuBLAS's workspaces, and what a reader has left there
         self.held_bytes = torch.cuda.memory_allocated()
+        self.fraction = torch.cuda.get_per_process_memory_fraction()
         torch.cuda.set_per_process_memory_fraction(capacity_bytes / total)
         self.reset_peak()
         return self
 
     def __exit__(self, *error) -> None:
-        torch.cuda.set_per_process_memory_fraction(1.0)
-        cap_gpu()  # the reader's own cap, if there is one, holds again
+        # the reader's own cap, if there is one, holds again
+        torch.cuda.set_per_process_memory_fraction(self.fraction)
 
     allocated_bytes = property(lambda self: torch.cuda.memory_allocated() - self.held_bytes)
     peak_allocated_bytes = property(lambda self: torch.cuda.max_memory_allocated())

@@ -89,11 +89,11 @@ if sys.argv[1:]:
 from memkit import models, recipes, strategies
 from memkit.cards import CARDS
 from memkit.formats.records import FORMATS
-from memkit.widgets import BatchPlanner, BitExplorer, FrontierExplorer, MemoryExplorer
+from memkit.widgets import BitExplorer, FrontierExplorer, MemoryExplorer
 found = {"OPTIMIZERS": recipes.OPTIMIZERS, "IMPLEMENTATIONS": recipes.IMPLEMENTATIONS,
          "PRECISIONS": recipes.PRECISIONS, "PUBLISHED_MODELS": models.PUBLISHED_MODELS,
          "RECOMPUTATIONS": strategies.RECOMPUTATIONS, "CARDS": CARDS, "FORMATS": FORMATS}
-for explorer in (MemoryExplorer, BatchPlanner, FrontierExplorer, BitExplorer):
+for explorer in (MemoryExplorer, FrontierExplorer, BitExplorer):
     found[explorer.__name__] = explorer().controls
 print(json.dumps({name: re.sub(" at 0x[0-9a-f]+", "", repr(value)) for name, value in found.items()}))
 """
@@ -153,7 +153,7 @@ def test_tab_completes(typed, offered):
     [
         ("memkit", "estimate_memory", "memkit/formula/estimate.py"),
         ("memkit", "recipes", "memkit/recipes.py"),
-        ("memkit.low_precision", "convert_to_fp8", "memkit/low_precision/fp8.py"),
+        ("memkit.formats", "scale_to", "memkit/formats/blocks.py"),
         ("book", "doctor", "chapters/book/checkup.py"),
     ],
 )

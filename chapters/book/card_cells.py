@@ -25,8 +25,9 @@ import torch
 
 from book.checkup import OLDEST_TORCH, version_numbers
 from book.driver import ask_driver
+from book.gpu_cap import cap_gpu
 from book.recordings import FOLDER
-from memkit.measure import cap_gpu, give_back
+from memkit.measure import give_back
 
 CHAPTERS = FOLDER.parent
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from book.driver import Gpu, ask_driver, available_ram_bytes
-from memkit.cards import CAP_VARIABLE, MIN_CAPABILITY, gpu_cap_bytes, matrix_dtypes
+from book.driver import CAP_VARIABLE, Gpu, ask_driver, available_ram_bytes, gpu_cap_bytes
+from memkit.cards import MIN_CAPABILITY, matrix_dtypes
 from memkit.units import GIB, Printable, aligned_table, format_bytes, on_page
 
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 14)

@@ -24,7 +24,7 @@ from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from memkit.measure import cap_gpu
+from book.gpu_cap import cap_gpu
 from memkit.units import as_whole_number
 
 MARK = "result of rank 0: "

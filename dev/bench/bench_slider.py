@@ -108,8 +108,6 @@ OURS = {
     ),
     "frontier": ("widgets.FrontierExplorer()", "Strategy"),
     "frontier, length": ("widgets.FrontierExplorer()", "Sequence"),
-    "batch planner": ("widgets.BatchPlanner()", "Micro-batch"),
-    "batch planner, ranks": ("widgets.BatchPlanner()", "Ranks"),
     "bit explorer": ("widgets.BitExplorer()", PICTURE),
     "allocator lab": ("more.AllocatorLab(step=0)", "Event"),
     "adapter explorer": ("more.AdapterExplorer()", "Rank"),

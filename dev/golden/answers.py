@@ -38,8 +38,10 @@ from memkit import (
 )
 from memkit.cards import CARDS
 from memkit.formula import autocast_cast_bytes, count_by_kind
+from memkit.formula.model import model_of
 from memkit.recipes import ADAMW
-from memkit.recomputation import blocks_ledger, saved_products, step_flops
+from memkit.recomputation import blocks_ledger, step_flops
+from memkit.strategies import NONE, OPS, Strategy
 
 if IS_OLD:
     from memkit.fitting import find_plans
@@ -189,6 +191,14 @@ def drawn_setup(rng: random.Random, tiny: bool = False) -> TrainingSetup:
             continue
 
 
+def saved_products(setup: TrainingSetup, strategy: Strategy) -> list[str]:
+    """Names of the products of one block whose outputs the strategy's policy keeps."""
+    one, saves = replace(setup, model=setup.model.one_block, recomputation=NONE), strategy.policy()
+    names = {"attention": "attention", "gelu": "activation", "silu": "activation"}
+    ops = [op for op in model_of(one).graph.operations if op.unit == 1 and op.reads]
+    return [names.get(op.kind, op.name) for op in ops if op.kind in OPS and saves(op.kind)]
+
+
 def formula_answers(rng: random.Random, count: int = 400) -> list[dict]:
     """The first column."""
     found = []
@@ -211,7 +221,7 @@ def formula_answers(rng: random.Random, count: int = 400) -> list[dict]:
                         blocks_ledger(*again).num_bytes,
                     ]
                 ),
-                "products": sha([product.name for product in saved_products(*again)]),
+                "products": sha(saved_products(*again)),
                 "bytes per parameter": sha(
                     sorted(bytes_per_parameter(setup.precision, setup.optimizer).items())
                 ),

@@ -2,7 +2,11 @@
 
 from .blocks import (
     BLOCK_FORMATS as BLOCK_FORMATS,
+    SCALINGS as SCALINGS,
+    factors_from as factors_from,
     quantize as quantize,
+    relative_error as relative_error,
+    scale_to as scale_to,
 )
 from .records import FORMATS as FORMATS
 from .rounding import (
@@ -12,6 +16,5 @@ from .rounding import (
     round_to as round_to,
     running_sum as running_sum,
     sticking_point as sticking_point,
-    torch_overflow as torch_overflow,
 )
 from .single import read_code as read_code

@@ -305,7 +305,7 @@ def block_amax(x: np.ndarray, scaling: Scaling) -> np.ndarray:
 
 
 def by_block(x, factors, scaling: Scaling):
-    """Each block of an array or a tensor times its factor. Shapes: [rows, columns]; [row blocks, column blocks]."""
+    """Each block times its factor. Shapes: [rows, columns]; [row blocks, column blocks]."""
     return (x.reshape(scaling.grid(x.shape)) * factors.reshape(scaling.per_block(x.shape))).reshape(
         x.shape
     )

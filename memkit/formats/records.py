@@ -106,11 +106,6 @@ class FloatFormat:
         return math.ceil(1 + (self.mantissa_bits + 1) * math.log10(2))
 
     @cached_property
-    def largest_consecutive_integer(self) -> int:
-        """Every whole number up to this one is a value of the format: ``2^(m+1)``, or all of them."""
-        return int(min(2 ** (self.mantissa_bits + 1), self.max))
-
-    @cached_property
     def has_infinity(self) -> bool:
         return self.specials == "ieee"
 

@@ -135,29 +135,6 @@ def round_to(
     return decode(codes, fmt, dtype=values.dtype.type)
 
 
-def torch_overflow(fmt: str | Format, torch_version: str) -> str:
-    """What ``tensor.to(dtype)`` on a CPU does with a float32 beyond the format's range, by torch release.
-
-    E4M3FN is the one that changed: NaN up to 2.12; the largest finite value, even for infinity, since 2.13.
-
-    Source: torch/headeronly/util/Float8_e4m3fn.h of each release; pytorch/pytorch#178817.
-
-    >>> torch_overflow("float8_e4m3fn", "2.12.0"), torch_overflow("float8_e4m3fn", "2.13.0+cpu")
-    ('nan', 'saturate')
-    """
-    fmt = get_format(fmt)
-    if fmt.name == "float8_e4m3fn":
-        major, minor = torch_version.split(".")[:2]
-        return "saturate" if (int(major), int(minor)) >= (2, 13) else "nan"
-    choices = dict.fromkeys(("float32", "float16", "bfloat16", "float8_e5m2"), "inf")
-    choices |= dict.fromkeys(("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"), "nan")
-    if fmt.name not in choices:
-        raise ValueError(
-            f"torch has no conversion to {fmt.name}; it has float8_e4m3fn, {', '.join(choices)}"
-        )
-    return choices[fmt.name]
-
-
 def as_real(values: object) -> np.ndarray:
     """``values`` as float32 or float64, exactly."""
     array = np.asarray(values)

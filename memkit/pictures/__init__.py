@@ -18,4 +18,4 @@ from .bars import Bar, bars_figure, rows_figure
 from .bits import bit_figure
 from .colours import COLOUR
 from .svg import Chart
-from .timeline import choices_figure, over_time_figure, timeline_figure
+from .timeline import over_time_figure, timeline_figure

@@ -13,7 +13,7 @@ from itertools import groupby
 
 from memkit.pictures.bars import Bar, bars_figure, short
 from memkit.pictures.colours import LOOKS
-from memkit.pictures.svg import GREY, INK, Chart, Scale, byte_ticks, draw_limit, thinned
+from memkit.pictures.svg import GREY, Chart, Scale, byte_ticks, draw_limit, thinned
 from memkit.timeline import PARTS, Events, Instant, MemoryTimeline, provenance_line, where
 from memkit.units import format_bytes
 
@@ -118,42 +118,6 @@ def timeline_figure(
         f"The tallest, {format_bytes(peak.total_bytes)}, is the {where(peak)}; "
         f"the last, {where(last)}, has {format_bytes(last.total_bytes)}."
     )
-    return chart
-
-
-def choices_figure(
-    peaks: Mapping[str, Instant],
-    title: str,
-    subtitle: str = "",
-    capacity_bytes: int = 0,
-    chosen: int = -1,
-    above: Sequence[str] = (),
-    foot: str = "",
-) -> Chart:
-    """A stacked bar for each peak, its bytes above, its name below; a triangle marks the ``chosen`` index.
-
-    ``above`` is a second line above each bar, and ``foot`` says what the texts are. A bar's ``data-pick`` is its
-    number.
-
-    Raises: ValueError: nothing to draw.
-    """
-    if not peaks:
-        raise ValueError("choices_figure needs at least one peak")
-    bars, words = [], []
-    for number, (name, peak) in enumerate(peaks.items()):
-        flat, second = name.replace("\n", " "), list(above[number:][:1])
-        top = "\n".join([short(peak.total_bytes), *second])
-        data = {"pick": number}
-        bars.append(Bar(name=name, pieces=sizes_of(peak), above=top, whose=flat, data=data))
-        marked, colon = ", chosen" if number == chosen else "", ":" if second else ""
-        size = ", ".join([format_bytes(peak.total_bytes), *second])
-        words.append(f"{flat}{marked}{colon} {size}")
-    limit = ("", capacity_bytes) if capacity_bytes else None
-    parts = named_parts(list(peaks.values()))
-    parts = [part for part in parts if any(bar.pieces[part[0]] for bar in bars)]
-    chart = bars_figure(title, bars, subtitle=subtitle, beside=parts, limit=limit, chosen=chosen)
-    chart.words(92, 408, foot, 12, shade=INK)
-    chart.alt = f"{title}. {subtitle}. {foot or 'Stacked bars'}: {'; '.join(words)}."
     return chart
 
 

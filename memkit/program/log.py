@@ -9,7 +9,6 @@ part from birth.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, compress
 from typing import NamedTuple
 
 from memkit.timeline import Event, Events, Instant, MemoryTimeline
@@ -98,20 +97,6 @@ class Log:
         self.moments.append(self.moment)
         self.live.discard(block)
 
-    def leave_out(self, start: int) -> int:
-        """Forget the blocks born and freed since position ``start`` of ``events``: a kernel held them in registers.
-
-        Returns the bytes of those that stood together at most.
-        """
-        recent = self.events[start:]
-        blocks = set(recent) & {~event for event in recent}
-        gone = [event for event in recent if max(event, ~event) in blocks]
-        kept = [max(event, ~event) not in blocks for event in recent]
-        for items in (self.events, self.moments):
-            items[start:] = compress(items[start:], kept)
-        changes = (self.sizes[e] if e >= 0 else -self.sizes[~e] for e in gone)
-        return max(accumulate(changes), default=0)
-
     def mark(self, name: str, count: int = 1) -> None:
         """The instant ``name`` is now: a phase ends here, the ``count``-th of its kind in this step."""
         self.marks.append(Mark(len(self.events), name, self.step, count))
@@ -147,14 +132,6 @@ class Log:
     def start_optimizer(self) -> None:
         """An optimizer's step begins, maybe from a hook inside the backward."""
         self.outer_phase, self.phase = self.phase, "optimizer"
-
-    def start_update(self) -> None:
-        """A program writes over its weights itself: what came after the backward belongs to that."""
-        self.start_optimizer()
-        start = self.marks[-1].position
-        self.moments[start:] = [self.moment] * len(self.moments[start:])
-        for block in (event for event in self.events[start:] if event >= 0):
-            self.births[block] = self.births[block]._replace(phase=self.phase)
 
     def end_optimizer(self) -> None:
         """The optimizer's step ends; outside a backward, the rest of the step is called ``zero_grad``."""

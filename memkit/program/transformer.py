@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import checkpoint as recompute
 
-from memkit.low_precision.sixteen_bits import SixteenBitAdamW
+from memkit.low_precision import SixteenBitAdamW
 from memkit.models import ModelConfig
 from memkit.recipes import Optimizer, OptimizerConfig
 from memkit.setup import TrainingSetup

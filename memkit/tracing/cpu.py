@@ -49,9 +49,8 @@ TRANSFORMERS_OPERATIONS = set(
 """What a language model's step is made of, beside views, operations element by element and an
 optimizer's: each was held against a measurement, here or in ``tests/stepscope/zoo``."""
 
-QUIET_NAMESPACES = {"prim", "profiler", "c10d", "_c10d_functional", "fsdp", "memkit"}
-"""Operations that move or mark tensors, and this package's own FP8, whose inside chapter 06 does not count. Of any
-other library's (bitsandbytes' 4 bits) the rules know nothing."""
+QUIET_NAMESPACES = {"prim", "profiler", "c10d", "_c10d_functional", "fsdp"}
+"""Operations that move or mark tensors. Of any other library's (bitsandbytes' 4 bits) the rules know nothing."""
 
 
 def is_of_a_transformer(func) -> bool:

@@ -9,8 +9,8 @@ the device is asked for, and calls the operation that CUDA would have called.
 A kernel that splits its work over thread blocks or in passes takes buffers of its own and gives them back
 before it returns. Their size follows from shapes and strides alone: ``SCRATCH`` names the function for each operation.
 Each returns stages; the buffers of one stage stand together. The arithmetic of sums and sorts is
-``memkit.formula.kernels``'. ``KERNELS`` stand in for those that torch has for CUDA and not for ``meta`` tensors: what
-they return, and nothing computed.
+``memkit.formula.kernels``'. ``Card.kernels`` stand in for those that torch has for CUDA and not for ``meta`` tensors:
+what they return, and nothing computed.
 
 ``F.scaled_dot_product_attention`` has four kernels on CUDA. Each refuses some inputs; the first in the order
 of priority that is switched on (``sdpa_kernel``) and accepts the inputs runs. cuDNN's kernel, which recent
@@ -25,6 +25,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
+from typing import ClassVar
 from unittest.mock import patch
 
 import torch
@@ -34,7 +35,7 @@ from torch.utils._device import _device_constructors
 
 from memkit.formula import kernels
 from memkit.formula.kernels import INDEX_BYTES, Stages, sort_bytes, sum_buffers
-from memkit.low_precision.sixteen_bits import FLOAT32, FLOAT32_OUTPUT, LOWER_PRECISION, PROMOTE
+from memkit.low_precision import FLOAT32, FLOAT32_OUTPUT, LOWER_PRECISION, PROMOTE
 from memkit.program.hooks import torch_as_before
 from memkit.tracing.shapes import ShapesOnly, shapes_only
 
@@ -158,10 +159,6 @@ SCRATCH = {
 """Which operation takes which scratch; each function is called with the operation's arguments."""
 
 
-BY_NAME = {}
-"""The same on both devices, for operations of libraries that may not be there; whoever knows one adds it."""
-
-
 def fused_attention(
     query: Tensor,
     key: Tensor,
@@ -254,15 +251,11 @@ def norm_in_one_kernel(
     return torch.empty_like(x), x.new_empty(rows, dtype=wide)
 
 
-KERNELS = {"_fused_rms_norm": norm_in_one_kernel}
-"""What stands in for kernels that torch has for CUDA and not for ``meta``. Others may be added."""
-
-
 @contextmanager
-def kernels_on_meta() -> Iterator[None]:
-    """Inside, ``KERNELS`` run on ``meta`` as one kernel each, and the fused steps of SGD run at all."""
+def kernels_on_meta(kernels: dict[str, Callable]) -> Iterator[None]:
+    """Inside, these run on ``meta`` as one kernel each, and the fused steps of SGD run at all."""
     with torch.library._scoped_library("aten", "IMPL", "Meta") as library:
-        for name, kernel in KERNELS.items():
+        for name, kernel in kernels.items():
             library.m.impl(name, "Meta", kernel, False)
         for name in FUSED_STEPS:
             if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
@@ -307,7 +300,9 @@ def answer(of_tensor: Callable[[Tensor], object]) -> Callable:
 
 
 class Card(ShapesOnly):
-    """Sees every call into torch; see the module's first paragraph. ``rules`` may be added to."""
+    """Sees every call into torch; see the module's first paragraph. ``rules`` and ``kernels`` may be more."""
+
+    kernels: ClassVar = {"_fused_rms_norm": norm_in_one_kernel}
 
     def __init__(self):
         super().__init__()
@@ -458,7 +453,7 @@ def pretend_cuda(make_card: Callable[[], Card] = Card) -> Iterator[Card]:
     card, clear, foreach = make_card(), torch.clear_autocast_cache, torch.utils._foreach_utils
     with ExitStack() as stack:
         stack.enter_context(torch_as_before())
-        stack.enter_context(kernels_on_meta())
+        stack.enter_context(kernels_on_meta(card.kernels))
         for module in (torch.nn.functional, torch.functional, torch.autograd, torch._tensor):
             for kind in ("", "_unary", "_variadic"):
                 if hasattr(module, name := f"has_torch_function{kind}"):

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import CodeType, SimpleNamespace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ from memkit.setup import DEVICES, TrainingSetup
 from memkit.strategies import Strategy
 from memkit.timeline import MAX_STEPS, MemoryTimeline
 from memkit.tracing.cpu import PRODUCTS, as_laid_out, fake_cpu, is_of_a_transformer
-from memkit.tracing.cuda import BY_NAME, HOST_OUTPUTS, SCRATCH, bytes_of_loss, pretend_cuda
+from memkit.tracing.cuda import HOST_OUTPUTS, SCRATCH, bytes_of_loss, pretend_cuda
 from memkit.tracing.shapes import NeedsValues
 from memkit.units import as_one_of, as_whole_number
 
@@ -241,6 +241,7 @@ class Tracer(TorchDispatchMode):
 
     supports_higher_order_operators = True
     is_empty = False
+    buffers_by_name: ClassVar = {}  # the same on both devices, of libraries that may not be there
 
     def __init__(self, device_type: str):
         super().__init__()
@@ -277,7 +278,7 @@ class Tracer(TorchDispatchMode):
                 out = args[0]
             else:
                 out = self.run(func, args, kwargs, frame)
-            size_of = self.buffers.get(func) or BY_NAME.get(str(func))
+            size_of = self.buffers.get(func) or self.buffers_by_name.get(str(func))
             if size_of and any(self.is_counted(tensor) for tensor in tensors_in(args)):
                 self.note_scratch(size_of(*args, **kwargs), func, frame)
             return out

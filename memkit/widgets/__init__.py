@@ -4,14 +4,13 @@ An explorer is plain Python: ipywidgets is loaded when a notebook shows one; num
 
 Reading order:
 
-- ``explorer``: named values and what there is to see for them, without any library; a bar and a row for each choice
+- ``explorer``: named values and what there is to see for them, without any library
 - ``in_page``: keyboard and names for controls, and which mark of a picture a reader means
 - ``panel``: an explorer in a notebook: controls above, a picture below, and what it means in words
 - ``memory_explorer``: a model, a recipe, the shape of a step: where the bytes are
 - ``step_film``: a step as a film: lines, blocks, one handle
 - ``frontier_explorer``: strategies on the memory-compute plane, the plan and its code
 - ``bit_explorer``: flip the bits of a code
-- ``batch_planner``: a global batch in tokens, cut for a card
 """
 
 from memkit import lazy_names

@@ -1,6 +1,5 @@
 """The public names of this folder, imported when they are used; an editor reads this list too."""
 
-from .batch_planner import BatchPlanner as BatchPlanner
 from .bit_explorer import BitExplorer as BitExplorer
 from .explorer import Explorer as Explorer
 from .frontier_explorer import FrontierExplorer as FrontierExplorer

@@ -4,9 +4,6 @@ A subclass answers ``view(**state)``: what is there to see for these values? The
 parameters. An explorer keeps the last answer that works and the reason why a value has none. A notebook shows it as a
 ``Panel``; a page without a kernel runs the same Python; where neither runs, its picture and one sentence stand in the
 page.
-
-``choices_view`` is for explorers that compare: they say which ways to run there are and how high each is; a bar, a row
-and a verdict for each, and the room on the card, follow here.
 """
 
 import inspect
@@ -17,14 +14,10 @@ from html import escape
 from threading import RLock
 
 from memkit import widgets
-from memkit.cards import Card
-from memkit.fit import fit_on, verdict
 from memkit.models import ModelConfig
 from memkit.pictures.colours import COLOUR
 from memkit.pictures.svg import Chart
-from memkit.pictures.timeline import choices_figure
-from memkit.timeline import Instant, where
-from memkit.units import as_kind, as_one_of, as_whole_number, format_bytes
+from memkit.units import as_one_of, as_whole_number, shown
 
 
 @dataclass(frozen=True)
@@ -82,7 +75,8 @@ def refuse(name: str, control: object, new: object) -> None:
             if not isinstance(new, float) or new not in allowed:
                 as_one_of(name, new, allowed)
         case Switch():
-            as_kind(name, new, bool)
+            if not isinstance(new, bool):
+                raise ValueError(f"{name}={shown(new)} is not a bool")
 
 
 def values_of(options: Collection) -> tuple:
@@ -304,54 +298,6 @@ def html_error(explorer: Explorer) -> str:
     kept = " The picture still shows the last setting that works." if explorer.shown else ""
     style = "border-left:4px solid #D55E00;padding:2px 10px;margin:4px 0;line-height:1.45"
     return f'<div role="alert" style="{style}">{said}{kept}</div>'
-
-
-def choices_view(
-    peaks: Mapping[str, Instant],
-    card: Card,
-    title: str,
-    subtitle: str,
-    words: Sequence[str] = (),
-    *,
-    chosen: str = "",
-    fitting: Collection[str] | None = None,
-    columns: Mapping[str, Sequence[str]] | None = None,
-    above: Sequence[str] = (),
-    foot: str = "",
-    picks: Mapping[str, Sequence] | None = None,
-) -> View:
-    """A bar for each peak, the ``chosen`` one marked; dashed is the room for tensors on the card.
-
-    A line break in a name breaks its label. ``fitting`` are the names of those that fit, if more than the card decides.
-    ``columns`` of the table are headers with a text for each peak; ``above`` and ``foot`` are ``choices_figure``'s.
-    """
-    fits = {name: fit_on(card, peak.total_bytes) for name, peak in peaks.items()}
-    if fitting is None:
-        fitting = [name for name, fit in fits.items() if fit.is_expected]
-    place, room = list(peaks).index(chosen) if chosen else -1, next(iter(fits.values())).room_bytes
-    subtitle = f"{subtitle}; dashed: room on {card.name}"
-    chart = choices_figure(peaks, title, subtitle, room, place, above, foot)
-    those = f"None of the {len(peaks)} fits one {card.name} ({format_bytes(card.memory_bytes)})."
-    if fitting:
-        names = "; ".join(fitting).replace("\n", " ")
-        those = f"Of the {len(peaks)} fit one {card.name}, as expected: {names}."
-    own, answer = (), {}
-    if chosen:
-        own, fit = (verdict(peaks[chosen], card.name),), fits[chosen]
-        is_held_back = fit.is_expected and chosen not in fitting  # by more than the card
-        answer = {"headline": fit.headline, "verdict": "" if is_held_back else fit.verdict}
-    words, table = (*own, those, *words), rows_of(columns_of(peaks, card) | dict(columns or {}))
-    return View(chart=chart, words=words, table=table, picks=picks or {}, **answer)
-
-
-def columns_of(peaks: Mapping[str, Instant], card: Card) -> dict[str, Sequence[str]]:
-    """For each name its peak, where that is, and whether it fits."""
-    return {
-        "plan": [name.replace("\n", " ") for name in peaks],
-        "peak": [format_bytes(peak.total_bytes) for peak in peaks.values()],
-        "at": [where(peak) for peak in peaks.values()],
-        "on the card": [fit_on(card, peak.total_bytes).verdict for peak in peaks.values()],
-    }
 
 
 def rows_of(columns: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:

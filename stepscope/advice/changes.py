@@ -86,7 +86,7 @@ def half_batch(setup: TrainingSetup) -> TrainingSetup:
 
 def in_8_bits(setup: TrainingSetup) -> TrainingSetup:
     record = setup.optimizer.record
-    if "exp_avg_sq" not in record.roles or is_quantized(record):
+    if "exp_avg_sq" not in {state.role for state in record.states} or is_quantized(record):
         return setup
     return with_optimizer(setup, record=OPTIMIZERS["8-bit AdamW"])
 

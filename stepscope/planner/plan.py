@@ -9,7 +9,6 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from memkit import batch_plan
 from memkit.cards import Card
 from memkit.fit import Fit, fit_on
 from memkit.formats.records import dtype_bits, tensor_bytes
@@ -27,7 +26,7 @@ from stepscope.experts import num_experts_of
 from stepscope.formula import host_bytes, job_state_bytes, job_state_ledger
 from stepscope.optimizers import Quantized, is_paged
 from stepscope.setup import Job, Layout, Place, as_job
-from stepscope.sharding import estimate_sharded, step_traffic
+from stepscope.sharding import bytes_per_s_among, estimate_sharded, step_traffic
 
 # --- the second step: how high it is, and how long it takes -----------------------------------------------------------
 
@@ -84,7 +83,7 @@ def seconds_by_term(
         terms["paged"] = 2 * paged_bytes(at_rest(setup)) / pcie
     if layout is None:
         return terms
-    rate = card.bytes_per_s_among(layout.world_size)
+    rate = bytes_per_s_among(card, layout.world_size)
     terms["links"] = step_traffic(setup, layout).sent_bytes / rate
     if layout.offloads:
         share = parameters_of(setup.model) * weight_bits // 8 // layout.dp_size
@@ -133,11 +132,20 @@ def experts_of(model: ModelConfig) -> int:
 
 
 def least_seconds(setup: TrainingSetup, card: Card, dtype: str = "") -> float:
-    """``memkit.batch_plan.least_seconds``, which reads all experts and computes with a few of them."""
-    model, num_used = setup.model, parameters_of(setup.model)
+    """Seconds of a step's forwards and backwards that no kernel goes below on ``card``, by its data sheet's rates.
+
+    ``dtype`` is that of the products, if it is not the precision's. A pass does 6 FLOPs a token and parameter that it
+    uses, of experts a few, and reads each weight three times: forward, and twice in the backward. The larger of the two
+    times counts. So a micro-batch of too few tokens waits for the weights.
+    """
+    model, count = setup.model, parameters_of(setup.model)
+    num_used, dtype = count, dtype or setup.precision.compute_dtype
     if num_experts := num_experts_of(model):
         num_used -= experts_of(model) * (num_experts - model.experts_per_token) // num_experts
-    return batch_plan.least_seconds(setup, card, dtype, num_used)
+    rate = card.peak_tflops.get(dtype, card.peak_tflops["float32"]) * 10**12
+    arithmetic = 6 * num_used * setup.tokens_per_micro_batch / rate
+    weights = 3 * count * dtype_bits(dtype) / 8 / card.memory_bandwidth
+    return setup.grad_accum_steps * max(arithmetic, weights)
 
 
 def one_sequence(setup: Job, **others) -> Job:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 
-from memkit.batch_plan import cuts_of
 from memkit.cards import Card
 from memkit.recipes import (
     AUTOCAST_BF16,
@@ -25,6 +24,7 @@ from memkit.recipes import (
     OptimizerConfig,
     Precision,
 )
+from memkit.setup import MAX_GRAD_ACCUM_STEPS
 from memkit.strategies import (
     FULL,
     NONE,
@@ -165,6 +165,16 @@ def ways_of(
             cuts = worthy_cuts(bare, spread, num_sequences, card)
             for cut, strategy, num_pieces in product(cuts, strategies, pieces):
                 yield replace(cut, recomputation=strategy, loss_pieces=num_pieces), spread
+
+
+def cuts_of(num_sequences: int) -> list[tuple[int, int]]:
+    """Every way to see so many sequences between two steps: (sequences in a micro-batch, micro-batches).
+
+    >>> cuts_of(4)
+    [(1, 4), (2, 2), (4, 1)]
+    """
+    counts = range(min(num_sequences, MAX_GRAD_ACCUM_STEPS), 0, -1)
+    return [(num_sequences // count, count) for count in counts if num_sequences % count == 0]
 
 
 def worthy_cuts(job: Job, layout: Layout | None, num_sequences: int, card: Card) -> Iterator[Job]:

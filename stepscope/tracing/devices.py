@@ -6,6 +6,7 @@ import operator
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch.utils import _device
 from memkit.formula.kernels import Stages
 from memkit.program.hooks import tensors_in
 from memkit.tracing.cpu import fake_cpu
-from memkit.tracing.cuda import BY_NAME, FROM_DATA, KERNELS, Card, pretend_cuda
+from memkit.tracing.cuda import FROM_DATA, Card, pretend_cuda
 from memkit.tracing.shapes import deepcopied
 from memkit.units import round_up
 from stepscope.tracing.card import CARD, STAND_INS, CardGenerator
@@ -80,11 +81,6 @@ def with_warning(words: str, mode, func, args, kwargs):
     return func(*args, **kwargs)
 
 
-KERNELS |= {"_grouped_mm": grouped_mm, "mish_backward": lambda grad, x: torch.empty_like(x)}
-for name in ("", ".Tensor"):
-    KERNELS |= {f"_ctc_loss{name}": ctc_loss, f"_ctc_loss_backward{name}": ctc_loss_backward}
-
-
 def four_bit_product(
     x: Tensor, codes, shape: Sequence[int], *rest, absmax_8bit=None, **_
 ) -> Stages:
@@ -97,9 +93,6 @@ def four_bit_product(
     return [[scales, scales], [scales, wide]]
 
 
-BY_NAME["bitsandbytes.gemm_4bit.default"] = four_bit_product
-
-
 CONSTRUCTORS = _device._device_constructors()
 
 COUNTED_ON_CARD = (
@@ -110,6 +103,14 @@ COUNTED_ON_CARD = (
 
 class ScriptCard(ShapesOnly, Card):
     """The kit's card beside a host, with values that are known."""
+
+    kernels: ClassVar = {
+        **Card.kernels,
+        "_grouped_mm": grouped_mm,
+        "mish_backward": lambda grad, x: torch.empty_like(x),
+        **dict.fromkeys(("_ctc_loss", "_ctc_loss.Tensor"), ctc_loss),
+        **dict.fromkeys(("_ctc_loss_backward", "_ctc_loss_backward.Tensor"), ctc_loss_backward),
+    }
 
     def __init__(self, *, starts_in_host: bool):
         super().__init__()

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import accumulate, compress
 
 import torch
 
@@ -138,9 +139,27 @@ class ScriptLog(Log):
         self.live_bytes -= self.sizes[block]
 
     def leave_out(self, start: int) -> int:
-        """Forget blocks that a kernel held in registers."""
+        """Forget the blocks born and freed since position ``start`` of ``events``: a kernel held them in registers.
+
+        Returns the bytes of those that stood together at most.
+        """
         self.tops = [top for top in self.tops if top[0] < start]
-        return Log.leave_out(self, start)
+        recent = self.events[start:]
+        blocks = set(recent) & {~event for event in recent}
+        gone = [event for event in recent if max(event, ~event) in blocks]
+        kept = [max(event, ~event) not in blocks for event in recent]
+        for items in (self.events, self.moments):
+            items[start:] = compress(items[start:], kept)
+        changes = (self.sizes[e] if e >= 0 else -self.sizes[~e] for e in gone)
+        return max(accumulate(changes), default=0)
+
+    def start_update(self) -> None:
+        """A program writes over its weights itself: what came after the backward belongs to that."""
+        self.start_optimizer()
+        start = self.marks[-1].position
+        self.moments[start:] = [self.moment] * len(self.moments[start:])
+        for block in (event for event in self.events[start:] if event >= 0):
+            self.births[block] = self.births[block]._replace(phase=self.phase)
 
     def line_at(self, event: int) -> str:
         """The program's own line at the highest peak up to this event."""

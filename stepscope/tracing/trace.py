@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,7 +23,12 @@ from memkit.tracing.trace import Lines
 from memkit.units import as_one_of, as_whole_number
 from stepscope.program.threads import watching_threads
 from stepscope.tracing.card import counted
-from stepscope.tracing.devices import fake_cpu_for_script, pretend_cuda_for_script
+from stepscope.tracing.devices import (
+    ScriptCard,
+    fake_cpu_for_script,
+    four_bit_product,
+    pretend_cuda_for_script,
+)
 from stepscope.tracing.evaluations import Evaluations
 from stepscope.tracing.host import META, Place, Places, place_named
 from stepscope.tracing.log import (
@@ -127,6 +133,8 @@ def trace_script(
 
 class ScriptTracer(kit.Tracer):
     """The kit's tracer, for a program that reads values, uses the host's memory, and writes over its own weights."""
+
+    buffers_by_name: ClassVar = {"bitsandbytes.gemm_4bit.default": four_bit_product}
 
     def __init__(self, device_type: str):
         self.known, self.places = KnownValues(), Places()
@@ -340,7 +348,7 @@ def recording(device: str, *, starts_in_host: bool = False):
         else:
             tracer = ScriptTracer("cpu")
             mode = stack.enter_context(fake_cpu_for_script(tracer))
-            stack.enter_context(kernels_on_meta())
+            stack.enter_context(kernels_on_meta(ScriptCard.kernels))
         # A real tensor is the host's, which the CPU's rules alone count.
         stack.enter_context(watching_threads(lambda tensor: device == "cpu" or tensor.is_meta))
         tracer.known, tracer.about_number = mode.known, mode.about_number

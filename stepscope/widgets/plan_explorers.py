@@ -3,17 +3,18 @@
 The first two are the kit's bars, rows and verdicts, one a plan.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 from memkit.cards import CARDS, Card
-from memkit.fit import verdict
+from memkit.fit import fit_on, verdict
 from memkit.formula.activations import block_ledger
 from memkit.formula.parameters import count_parameters
 from memkit.pictures.bars import short
 from memkit.recipes import AUTOCAST_BF16, FUSED_ADAMW, PURE_BF16
 from memkit.setup import TrainingSetup
+from memkit.timeline import Instant, where
 from memkit.units import format_bytes, format_count
 from memkit.widgets.explorer import (
     Choice,
@@ -21,20 +22,66 @@ from memkit.widgets.explorer import (
     Number,
     Switch,
     View,
-    choices_view,
-    columns_of,
     rows_of,
     takes_length,
 )
 from stepscope.experts import PUBLISHED_MODELS
 from stepscope.formula import count_adapter_parameters, job_state_bytes
-from stepscope.pictures import plans_figure
+from stepscope.pictures import choices_figure, plans_figure
 from stepscope.planner.plan import GIVES_UP, TrainingPlan, plan_of
 from stepscope.planner.search import PlansFound, find_plans
 from stepscope.setup import STAGES, AdapterConfig, Job, Layout, linear_layers
-from stepscope.sharding import step_traffic, tokens_to_hide
+from stepscope.sharding import bytes_per_s_among, step_traffic, tokens_to_hide
 
 LENGTHS = (512, 1024, 2048, 4096)
+
+
+def choices_view(
+    peaks: Mapping[str, Instant],
+    card: Card,
+    title: str,
+    subtitle: str,
+    words: Sequence[str] = (),
+    *,
+    chosen: str = "",
+    fitting: Collection[str] | None = None,
+    columns: Mapping[str, Sequence[str]] | None = None,
+    above: Sequence[str] = (),
+    foot: str = "",
+    picks: Mapping[str, Sequence] | None = None,
+) -> View:
+    """A bar for each peak, the ``chosen`` one marked; dashed is the room for tensors on the card.
+
+    A line break in a name breaks its label. ``fitting`` are the names of those that fit, if more than the card decides.
+    ``columns`` of the table are headers with a text for each peak; ``above`` and ``foot`` are ``choices_figure``'s.
+    """
+    fits = {name: fit_on(card, peak.total_bytes) for name, peak in peaks.items()}
+    if fitting is None:
+        fitting = [name for name, fit in fits.items() if fit.is_expected]
+    place, room = list(peaks).index(chosen) if chosen else -1, next(iter(fits.values())).room_bytes
+    subtitle = f"{subtitle}; dashed: room on {card.name}"
+    chart = choices_figure(peaks, title, subtitle, room, place, above, foot)
+    those = f"None of the {len(peaks)} fits one {card.name} ({format_bytes(card.memory_bytes)})."
+    if fitting:
+        names = "; ".join(fitting).replace("\n", " ")
+        those = f"Of the {len(peaks)} fit one {card.name}, as expected: {names}."
+    own, answer = (), {}
+    if chosen:
+        own, fit = (verdict(peaks[chosen], card.name),), fits[chosen]
+        is_held_back = fit.is_expected and chosen not in fitting  # by more than the card
+        answer = {"headline": fit.headline, "verdict": "" if is_held_back else fit.verdict}
+    words, table = (*own, those, *words), rows_of(columns_of(peaks, card) | dict(columns or {}))
+    return View(chart=chart, words=words, table=table, picks=picks or {}, **answer)
+
+
+def columns_of(peaks: Mapping[str, Instant], card: Card) -> dict[str, Sequence[str]]:
+    """For each name its peak, where that is, and whether it fits."""
+    return {
+        "plan": [name.replace("\n", " ") for name in peaks],
+        "peak": [format_bytes(peak.total_bytes) for peak in peaks.values()],
+        "at": [where(peak) for peak in peaks.values()],
+        "on the card": [fit_on(card, peak.total_bytes).verdict for peak in peaks.values()],
+    }
 
 
 def plans_view(plans: Mapping[str, TrainingPlan], *said: object, **choice: object) -> View:
@@ -201,7 +248,7 @@ def hiding(setup: TrainingSetup, layout: Layout, card: Card, nics: int, mfu: int
     if layout.dp_size == 1:
         return "One rank sends nothing."
     dtype = layout.param_dtype or setup.precision.compute_dtype
-    bytes_per_s = nics * NIC_BYTES_PER_S or card.bytes_per_s_among(layout.dp_size)
+    bytes_per_s = nics * NIC_BYTES_PER_S or bytes_per_s_among(card, layout.dp_size)
     flops_per_s = 1e10 * mfu * card.peak_tflops.get(dtype, card.peak_tflops["float32"])
     least = tokens_to_hide(setup, layout, flops_per_s, bytes_per_s)
     tokens = setup.micro_batch_size * setup.seq_len

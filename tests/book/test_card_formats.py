@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from narrow_formats import overflow_of_torch
 
 from book.card_formats import CASTS, cast_overflows, product_errors
-from memkit.formats.rounding import round_to, torch_overflow
+from memkit.formats.rounding import round_to
 
 
 def test_casts_on_the_cpu_are_those_of_this_torch():
-    assert cast_overflows("cpu") == {
-        name: torch_overflow(name, torch.__version__) for name in CASTS
-    }
+    assert cast_overflows("cpu") == {name: overflow_of_torch(name) for name in CASTS}
 
 
 def test_the_errors_of_16_bit_products_are_those_of_their_inputs_and_outputs():

@@ -2,13 +2,13 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch
 from cells import texts_of
 
 from book.small_gpt import make_small_gpt, text_batches, train
 from memkit import OptimizerConfig, TrainingSetup, estimate_memory, models, recipes
-from memkit.low_precision import scale_gradients
 
 
 def losses(make_optimizer, unscales: bool, steps: int = 28) -> list[float]:
@@ -63,14 +63,17 @@ def test_the_answers_of_the_loss_scaling_lab():
     base(*next(text_batches(1, batch_size=32, seq_len=128, seed=3))).backward()
     activations = torch.cat(flowing)[::97].numpy()
     weights = torch.cat([p.grad.flatten() for p in base.parameters()]).numpy()
-    found = {power: scale_gradients(activations, 2.0**power) for power in (2, 3, 13, 14)}
-    assert found[2].flushed > 0.1 > found[3].flushed
-    assert found[13].subnormal > 0.1 > found[14].subnormal
-    assert (
-        scale_gradients(weights, 2.0**20).overflowing
-        == 0
-        < scale_gradients(weights, 2.0**23).overflowing
-    )
+
+    def held(values, power):
+        return torch.tensor(values[values != 0] * np.float32(2) ** power).to(torch.float16).abs()
+
+    flushed = {power: (held(activations, power) == 0).double().mean() for power in (2, 3)}
+    tiny = {
+        power: (sizes > 0).logical_and(sizes < 2**-14).double().mean()
+        for power, sizes in ((power, held(activations, power)) for power in (13, 14))
+    }
+    assert flushed[2] > 0.1 > flushed[3] and tiny[13] > 0.1 > tiny[14]
+    assert not held(weights, 20).isinf().any() and held(weights, 23).isinf().any()
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ import pytest
 
 from book import checkup as doctor_module
 from book.checkup import doctor, quietly, torch_backend
-from book.driver import DriverAnswer, Gpu, ask_driver, available_ram_bytes
-from memkit.cards import gpu_cap_bytes
-from memkit.measure import cap_gpu, usable_bytes
+from book.driver import DriverAnswer, Gpu, ask_driver, available_ram_bytes, gpu_cap_bytes
+from book.gpu_cap import cap_gpu
 from memkit.units import GIB, MIB
 
 T4 = Gpu(
@@ -86,7 +85,7 @@ def test_the_first_line_says_whether_all_is_there(machine):
 
 
 @pytest.mark.parametrize(
-    "function", [doctor, ask_driver, gpu_cap_bytes, cap_gpu, usable_bytes], ids=lambda f: f.__name__
+    "function", [doctor, ask_driver, gpu_cap_bytes, cap_gpu], ids=lambda f: f.__name__
 )
 def test_its_help_shows_nothing_of_the_environment(function, monkeypatch):
     # Shift-Tab and `doctor?` show the signature: a default of os.environ put every token into a shared page.

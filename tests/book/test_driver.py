@@ -2,8 +2,7 @@
 
 import pytest
 
-from book.driver import DriverAnswer, ask_driver, visible_gpus
-from memkit.cards import gpu_cap_bytes
+from book.driver import DriverAnswer, ask_driver, gpu_cap_bytes, visible_gpus
 from memkit.units import GIB, MIB
 
 # name, uuid, driver_version, memory.total, memory.used, memory.free, compute_cap of a machine with two cards

@@ -10,17 +10,19 @@ from memkit.cards import CARDS
 from memkit.fit import fit_on
 from memkit.formula.parameters import count_by_kind
 from memkit.models import LLAMA_2_7B, LLAMA_32_1B
-from memkit.recipes import PURE_BF16, OptimizerConfig
+from memkit.recipes import FUSED_ADAMW, PURE_BF16, OptimizerConfig
 from memkit.recomputation import MODELS, pareto_front, points
 from memkit.setup import TrainingSetup
 from memkit.tracing import trace_memory
-from memkit.units import MIB, format_bytes
-from memkit.widgets.batch_planner import BatchPlanner
+from memkit.units import GIB, MIB, format_bytes
 from memkit.widgets.frontier_explorer import cheapest
 from stepscope.allocator.caching import AllocatorConfig
 from stepscope.allocator.film import STORIES, Film
 from stepscope.planner.plan import least_seconds, second_step
-from stepscope.setup import AdapterConfig, Job
+from stepscope.setup import AdapterConfig, Job, Layout
+from stepscope.sharding import estimate_sharded
+
+LLAMA = TrainingSetup(model=LLAMA_32_1B, precision=PURE_BF16, optimizer=FUSED_ADAMW)
 
 
 def own_build(make_optimizer, rows: int):
@@ -111,33 +113,43 @@ def test_what_the_allocator_lab_shows():
     )
 
 
-def bars(**controls) -> dict[str, tuple[str, ...]]:
-    """The planner's table: micro-batch → (steps, peak, relative time)."""
-    rows = {}
-    for cut, peak, _, _, time in BatchPlanner(**controls).shown.table[1:]:
-        size, steps = cut.split(" × ")
-        rows[size] = (steps, peak, time)
-    return rows
+def test_the_cuts_of_a_batch_are_what_the_text_says():
+    """The table's rows, and one of eight ranks under DDP."""
+    card, setup = CARDS["H100 SXM"], replace(LLAMA, seq_len=8192)
+    sizes = {
+        1: 2,
+        2: 2,
+        4: 2,
+        8: 2,
+    }  # sequences in a micro-batch; from two on their number changes no peak
+    sizes = {size: replace(setup, micro_batch_size=size, grad_accum_steps=2) for size in sizes}
+    peaks = {size: second_step(each).peak_bytes for size, each in sizes.items()}
+    verdicts = [fit_on(card, peak).verdict for peak in peaks.values()]
+    assert verdicts == ["fits", "fits", "tight", "does not fit"]
+    text = texts_of("05")["back"]
+    two, four = (format_bytes(peaks[size], 1) for size in (2, 4))
+    assert f"Micro-batch 2 fits, with {two}. 4 is tight: {four.split()[0]} of" in text
+    spare = fit_on(card, peaks[4]).fragments_bytes / GIB
+    room = (
+        f"the card's {format_bytes(card.memory_bytes, 1)}. It fits if no more than {spare:.1f} GiB"
+    )
+    assert room in text
+    ddp = estimate_sharded(sizes[1], Layout(stage=0, dp_size=8)).for_step(2).peak_bytes
+    assert f"each peak is {format_bytes(ddp - peaks[1], 1)} higher" in text
 
 
-def test_the_experiments_find_what_the_text_says():
-    text, opened, with_ddp = texts_of("05")["planner-text"], bars(dp_size=1), bars(dp_size=8)
-    sizes = {size: float(peak.removesuffix(" GiB")) for size, (_, peak, _) in opened.items()}
-    assert f"Micro-batch 2, with {sizes['2']:.1f} GiB. 4 is tight: {sizes['4']:.1f} of" in text
-    assert [row[3] for row in BatchPlanner(dp_size=1).shown.table[1:]] == [
-        "fits",
-        "fits",
-        "tight",
-        "does not fit",
+def test_a_micro_batch_of_few_tokens_waits_for_the_weights():
+    card = CARDS["H100 SXM"]
+    short = replace(LLAMA, seq_len=128, grad_accum_steps=4)
+    seconds = [
+        least_seconds(each, card)
+        for each in (short, replace(short, micro_batch_size=4, grad_accum_steps=1))
     ]
-    assert {
-        f"{float(peak.removesuffix(' GiB')) - sizes[size]:.1f}"
-        for size, (_, peak, _) in with_ddp.items()
-    } == {"2.3"}
-    assert "By 2.3 GiB: with several cards DDP keeps each gradient a second time" in text
     further = texts_of("05")["planner-roofline"]
-    assert f"divided by the shortest, is {bars(dp_size=8, seq_len=128)['1'][2]}." in further
-    assert {row[2] for row in bars(seq_len=512).values()} == {"1.00"}
+    assert f"at least {seconds[0] / seconds[1]:.2f} times as long as with four" in further
+    whole = replace(LLAMA, seq_len=512, grad_accum_steps=4)
+    cut = replace(whole, micro_batch_size=4, grad_accum_steps=1)
+    assert least_seconds(whole, card) == least_seconds(cut, card)
 
 
 def test_a_pass_of_295_tokens_computes_as_long_as_it_reads():
@@ -148,9 +160,7 @@ def test_a_pass_of_295_tokens_computes_as_long_as_it_reads():
         in texts_of("05")["planner-roofline"]
     )
     assert round(rate * 1e12 / bandwidth) == 295
-    fused = OptimizerConfig(implementation="fused")
-    setup = TrainingSetup(model=LLAMA_32_1B, precision=PURE_BF16, optimizer=fused)
-    seconds = [least_seconds(replace(setup, seq_len=tokens), card) for tokens in (100, 295, 590)]
+    seconds = [least_seconds(replace(LLAMA, seq_len=tokens), card) for tokens in (100, 295, 590)]
     assert seconds[0] == seconds[1] < 0.51 * seconds[2]
 
 

@@ -24,7 +24,7 @@ torch.cuda.get_device_properties = lambda *_: SimpleNamespace(total_memory=8 * 2
 torch.cuda.set_per_process_memory_fraction = lambda fraction, *_: print("fraction", fraction)
 exec(compile(sys.stdin.read(), "setup cell", "exec"), {})
 for call, _ in torch.cuda._queued_calls:  # what torch does at the first use of CUDA
-    if call.__module__.startswith("memkit"):
+    if call.__module__.startswith("book"):
         call()
 """
 
@@ -43,7 +43,12 @@ def in_a_kernel(chapter: Path, gib: str) -> subprocess.CompletedProcess:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "MEMKIT_GPU_GIB": gib, "MPLBACKEND": "agg", "PYTHONPATH": str(ROOT)},
+        env={
+            **os.environ,
+            "MEMKIT_GPU_GIB": gib,
+            "MPLBACKEND": "agg",
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'chapters'}",
+        },
         check=False,
     )
 

@@ -1,20 +1,17 @@
 """What a linear layer keeps, against torchao's real layer and published tables of memory."""
 
-from functools import partial
-
 import pytest
 import torch
 from torch import nn
 from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
 from book.linear_memory import LINEAR_KEEPS, linear_inputs, linear_keeps, saved_inputs_bytes
-from book.small_gpt import SMALL_GPT
-from memkit.low_precision.fp8 import FP8_RECIPES, cast_to, convert_to_fp8
+from memkit.by_hand import Fp8Linear
+from memkit.formats.blocks import scale_to
+from memkit.formats.records import get_format
 from memkit.measure import measure_memory
 from memkit.models import LLAMA_3_8B, llama_config
-from memkit.program.transformer import Transformer
-from memkit.setup import TrainingSetup
-from stepscope.tracing.trace import trace_script
+from memkit.tracing.trace import trace_memory
 
 QWEN_3_8B = llama_config("Qwen3-8B", 36, 4096, 32, 8, 12288, 151936, 40960)
 TOKENS, INPUTS, OUTPUTS = 256, 384, 128
@@ -48,112 +45,39 @@ def test_torchao_keeps_what_bf16_keeps(recipe):
         assert linear_keeps(name, TOKENS, INPUTS, OUTPUTS)["saved input"] == plain
 
 
-CASTING = [
-    ("tensor", "TE per tensor, Blackwell"),
-    ("block", "TE block, Hopper"),
-    ("mxfp8", "TE MXFP8"),
-    ("nvfp4", "TE NVFP4"),
-]
+def casts_of(name: str) -> list[tuple[str, str]]:
+    """The formats of everything that a library keeps cast: the input, and the weight once or twice."""
+    return [LINEAR_KEEPS[name].saved, *LINEAR_KEEPS[name].weight_casts]
 
 
-@pytest.mark.parametrize("ours, name", CASTING)
-def test_a_layer_that_keeps_the_cast_input_keeps_so_many_bytes(ours, name):
-    model = nn.Sequential(nn.Linear(INPUTS, OUTPUTS, bias=False, dtype=torch.bfloat16))
-    assert (
-        saved_by(convert_to_fp8(model, ours))
-        == linear_keeps(name, TOKENS, INPUTS, OUTPUTS)["saved input"]
-    )
-
-
-def forward_of(recipe: str):
-    """A program whose forward ends with what one linear layer keeps, and its loss."""
-
-    def build():
-        model = nn.Sequential(nn.Linear(INPUTS, OUTPUTS, bias=False, dtype=torch.bfloat16))
-        if recipe != "bf16":
-            convert_to_fp8(model, recipe)
-        x = torch.zeros(TOKENS, INPUTS, dtype=torch.bfloat16, requires_grad=True)
-
-        def step():
-            model(2 * x).sum().backward()
-
-        return step
-
-    return build
-
-
-@pytest.mark.parametrize("ours, name", CASTING)
-@pytest.mark.parametrize(
-    "tell, device", [(trace_script, "cpu"), (trace_script, "cuda"), (measure_memory, "cpu")]
-)
-def test_formula_trace_and_measurement_save_the_same_bytes(ours, name, tell, device):
-    """Between forward and backward, against bf16; CUDA's blocks are multiples of 512 bytes."""
-    kept = [
-        tell(forward_of(recipe), device=device, steps=1).at("forward").activations
-        for recipe in ("bf16", ours)
-    ]
-    formula = [
-        linear_keeps(recipe, TOKENS, INPUTS, OUTPUTS)["saved input"] for recipe in ("bf16", name)
-    ]
-    assert abs((kept[0] - kept[1]) - (formula[0] - formula[1])) <= (
-        2 * 512 if device == "cuda" else 0
-    )
-
-
-@pytest.mark.parametrize(
-    "name", [name for name, keeps in LINEAR_KEEPS.items() if keeps.weight_casts]
-)
-@pytest.mark.parametrize("tell", [trace_script, measure_memory])
-def test_a_weights_casts_take_what_the_formula_says(name, tell):
-    """The cast as it stands and the one of the transpose, held from forward to backward as the libraries do."""
-
-    def build():
-        weight = nn.Parameter(torch.ones(OUTPUTS, INPUTS, dtype=torch.bfloat16))
-        held = []
-
-        def step():
-            casts = LINEAR_KEEPS[name].weight_casts
-            held[:] = [
-                cast_to(w, *cast).tensors
-                for w, cast in zip((weight, weight.t()), casts, strict=False)
-            ]
-            weight.sum().backward()
-
-        return step
-
+@pytest.mark.parametrize("name", [name for name in LINEAR_KEEPS if LINEAR_KEEPS[name].saved[1]])
+def test_a_cast_takes_the_bytes_of_its_codes_and_scales(name):
+    """Of the matrices themselves, two four-bit codes a byte: each is cast along the dimension that is summed."""
+    shapes = [(INPUTS, TOKENS), (OUTPUTS, INPUTS), (INPUTS, OUTPUTS)]
+    sizes = []
+    for shape, (element, scaling) in zip(shapes, casts_of(name), strict=False):
+        held = scale_to(torch.randn(shape).numpy(), element, scaling)
+        scale_bits = held.scaling.scale.storage_bits * held.factors.block_scales.size
+        tensor_scale = 32 * held.scaling.has_tensor_scale
+        element_bits = get_format(element).bits * held.codes.size
+        sizes.append((element_bits + scale_bits + tensor_scale) // 8)
     parts = linear_keeps(name, TOKENS, INPUTS, OUTPUTS)
-    wanted = parts["weight, cast"] + parts["weight, cast and transposed"]
-    timeline = tell(build, device="cpu", steps=1)
-    after = timeline.at("forward").total_bytes - 2 * OUTPUTS * INPUTS
-    assert after == wanted + 4  # the loss, and the 1 that its backward starts from
+    assert sizes[0] == parts["saved input"]
+    assert sum(sizes[1:]) == parts["weight, cast"] + parts["weight, cast and transposed"]
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("recipe", FP8_RECIPES)
-def test_a_trace_follows_a_whole_model_under_every_recipe(recipe, device):
-    """No NeedsValues: and the model's weights, states and gradients are those of the plain model."""
+@pytest.mark.parametrize("tell", [trace_memory, measure_memory])
+def test_a_layer_that_keeps_its_casts_keeps_so_many_bytes(tell):
+    """The lesson's layer: the input and the weight, a byte a value and a factor each."""
 
-    def build(recipe=recipe):
-        model = Transformer(TrainingSetup(model=SMALL_GPT, seq_len=64, device=device))
-        if recipe:
-            convert_to_fp8(model, recipe, keep=("head",))
-        optimizer = torch.optim.AdamW(model.parameters())
-        ids = torch.zeros(2, 64, dtype=torch.long, device=device)
+    def build():
+        model = nn.Sequential(Fp8Linear(INPUTS, OUTPUTS, bias=False, dtype=torch.bfloat16))
+        x = torch.zeros(TOKENS, INPUTS, dtype=torch.bfloat16, requires_grad=True)
+        return lambda: model(x.clone()).sum().backward()
 
-        def step():
-            model(ids, ids).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        return step
-
-    ours, plain = (
-        trace_script(make, device=device, steps=1) for make in (build, partial(build, ""))
-    )
-    for part in ("weights", "gradients", "optimizer_states"):
-        assert getattr(ours.at("backward"), part) == getattr(plain.at("backward"), part)
-    is_same = ours.at("forward").activations == plain.at("forward").activations
-    assert is_same == (recipe == "row_wide_wgrad")  # it keeps the wide input
+    parts = linear_keeps("TE per tensor, Blackwell", TOKENS, INPUTS, OUTPUTS)
+    kept = tell(build, device="cpu", steps=1).at("forward").activations
+    assert kept == parts["saved input"] + parts["weight, cast"] + 4  # the loss
 
 
 def test_transformer_engine_s_example_of_a_square_layer():

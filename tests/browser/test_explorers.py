@@ -13,7 +13,6 @@ from PIL import Image
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
 ALL = [
-    "from memkit.widgets import BatchPlanner\nBatchPlanner()",
     "from memkit.widgets import BitExplorer\nBitExplorer(format='bfloat16', number='0.1')",
     "from memkit.widgets import FrontierExplorer\nFrontierExplorer()",
     "from memkit.widgets import MemoryExplorer\nMemoryExplorer()",

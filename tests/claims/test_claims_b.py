@@ -12,7 +12,7 @@ from book.korthikanti import ADDENDS
 from memkit.formula.activations import activation_bytes, block_ledger
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.states import state_bytes
-from memkit.measure import saved_bytes, saved_storages
+from memkit.measure import saved_bytes, saved_tensors
 from memkit.models import GPT2_LARGE, LLAMA_2_7B, TINY_GPT2
 from memkit.program.transformer import Block
 from memkit.recipes import ADAMW, AUTOCAST_BF16, BF16_MASTER, PURE_BF16
@@ -186,7 +186,7 @@ def saved_by_mlp() -> tuple[int, int, int]:
 def test_C076(figures):
     assert (figures["operations"], figures["kept"], figures["kept_outputs"]) == saved_by_mlp()
     x, y = (torch.randn(8, 64, requires_grad=True) for _ in range(2))
-    assert figures["addition"] == len(saved_storages(lambda: x + y))
+    assert figures["addition"] == len(saved_tensors(lambda: x + y))
     figures.settle(
         inner=figures["kept_outputs"] == figures["operations"] - 1,
         addition=figures["addition"] > 0,

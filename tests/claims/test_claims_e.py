@@ -17,7 +17,7 @@ from book.loss_scales import play_scaler
 from book.small_gpt import make_small_gpt, text_batches, train
 from memkit.formula.activations import block_ledger
 from memkit.formula.states import bytes_per_parameter
-from memkit.low_precision.sixteen_bits import SixteenBitAdamW
+from memkit.low_precision import SixteenBitAdamW
 from memkit.models import GPT2_LARGE
 from memkit.recipes import (
     ADAMW,

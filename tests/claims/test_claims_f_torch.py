@@ -10,6 +10,7 @@ from math import isqrt
 
 import pytest
 import torch
+from block_products import block_products
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
@@ -19,11 +20,10 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torch.utils.flop_counter import FlopCounterMode
 
 from book.claims import rounds_to
-from memkit.measure import SavedStorage, saved_bytes, saved_storages
+from memkit.measure import saved_bytes, saved_tensors
 from memkit.models import LLAMA_2_7B, TINY_GPT2
 from memkit.program.transformer import Block, Transformer
 from memkit.recipes import PURE_BF16
-from memkit.recomputation import block_products
 from memkit.setup import TrainingSetup
 from stepscope.tracing.trace import trace_script
 
@@ -89,15 +89,15 @@ def extra_percent(setup: TrainingSetup, **how: bool) -> float:
     return 100 * (sum(block_flops(setup, **how)) / sum(block_flops(setup)) - 1)
 
 
-def saved_by_block(**how: bool) -> list[SavedStorage]:
+def saved_by_block(**how: bool) -> list[Tensor]:
     """What autograd saves of a block, beside parameters."""
     block, x, shared = block_of(GPT2)
     run = (lambda: checkpoint(block, x, shared, **how)) if how else (lambda: block(x, shared))
-    return [saved for saved in saved_storages(run, block.parameters()) if not saved.is_elsewhere]
+    return saved_tensors(run, block.parameters())
 
 
-def bytes_of(saved: list[SavedStorage]) -> int:
-    return sum(storage.num_bytes for storage in saved)
+def bytes_of(saved: list[Tensor]) -> int:
+    return sum(tensor.untyped_storage().nbytes() for tensor in saved)
 
 
 class Layers:
@@ -167,7 +167,7 @@ def test_C179(figures):
 
 
 @cache
-def saved_by_blocks() -> tuple[list[SavedStorage], TrainingSetup]:
+def saved_by_blocks() -> tuple[list[Tensor], TrainingSetup]:
     """What autograd saves of all blocks of a tiny GPT-2 in bfloat16, each block in a checkpoint."""
     setup = replace(GPT2, precision=PURE_BF16)
     model = Transformer(setup)
@@ -177,9 +177,7 @@ def saved_by_blocks() -> tuple[list[SavedStorage], TrainingSetup]:
     run = partial(
         in_segments, [partial(block, shared={"mask": None}) for block in model.blocks], 1, x
     )
-    return [
-        saved for saved in saved_storages(run, model.parameters()) if not saved.is_elsewhere
-    ], setup
+    return saved_tensors(run, model.parameters()), setup
 
 
 def test_C191(figures):
@@ -214,7 +212,7 @@ def test_C192(figures):
 
 def test_C194(figures):
     sizes = {
-        product.name: product.flops for product in block_products(GPT2) if product.op == "addmm"
+        product.name: product.flops for product in block_products(GPT2) if product.kind == "addmm"
     }
     unit = 2 * GPT2.tokens_per_micro_batch * GPT2.model.hidden_size**2
     mlp = sizes["up"] + sizes["down"]
@@ -303,15 +301,15 @@ def born_and_kept() -> tuple[int, int]:
 def test_C201(figures):
     assert (figures["made"], figures["kept"]) == born_and_kept()
     x, y = (torch.randn(8, requires_grad=True) for _ in range(2))
-    assert figures["addition"] == len(saved_storages(lambda: x + y))
+    assert figures["addition"] == len(saved_tensors(lambda: x + y))
     kept = {"tanh": lambda: torch.tanh(x), "addition": lambda: x + y}
-    figures.settle(**{name: len(saved_storages(run)) == 1 for name, run in kept.items()})
+    figures.settle(**{name: len(saved_tensors(run)) == 1 for name, run in kept.items()})
 
 
 def test_C202(figures):
     layers, x = Layers(figures["layers"]), torch.ones(8, requires_grad=True)
-    assert figures["plain"] == len(saved_storages(lambda: in_turn(tuple(layers.functions), x)))
-    assert figures["segments"] == len(saved_storages(lambda: in_segments(layers.functions, 6, x)))
+    assert figures["plain"] == len(saved_tensors(lambda: in_turn(tuple(layers.functions), x)))
+    assert figures["segments"] == len(saved_tensors(lambda: in_segments(layers.functions, 6, x)))
     layers.runs.clear()
     in_segments(layers.functions, 6, x).sum().backward()
     assert len(layers.runs) == figures["layers"] and set(layers.runs.values()) == {figures["runs"]}

@@ -1,15 +1,17 @@
 """Proofs of group H, FP8 training. The oracles are ml_dtypes, torchao's recipes and published tables."""
 
+from collections import deque
+
 import ml_dtypes
 import numpy as np
 import torch
 from claims.test_claims_d import as_capability  # noqa: F401  the ledger names it
 from torchao.float8 import Float8LinearConfig
+from train_fp8 import HISTORY, RECIPES
 
 from book.claims import rounds_to
 from memkit.cards import CARDS, MIN_CAPABILITY
 from memkit.formats.blocks import SCALINGS
-from memkit.low_precision.fp8 import FP8_RECIPES, DelayedScale
 
 E4M3 = "float8_e4m3fn"
 
@@ -28,7 +30,7 @@ def test_C239(figures):
     )
     assert rowwise.cast_config_grad_output.target_dtype == torch.float8_e4m3fn
     assert tensorwise.cast_config_grad_output.target_dtype == torch.float8_e5m2
-    assert all(FP8_RECIPES[name].gradient_element == E4M3 for name in ("row", "block", "mxfp8"))
+    assert all(RECIPES[name].gradient_element == E4M3 for name in ("row", "block", "mxfp8"))
     assert 1 / float(ml_dtypes.finfo(ml_dtypes.float8_e4m3fn).eps) == figures["steps"]
     assert 1 / float(ml_dtypes.finfo(ml_dtypes.float8_e5m2).eps) == figures["coarse"]
     figures.settle(
@@ -57,31 +59,29 @@ def test_C242(figures):
 
 
 def test_C244(figures):
+    scalings = {name: recipe.scaling for name, recipe in RECIPES.items()} | {"nvfp4": "nvfp4"}
     for name, size in (("block", "tile"), ("mxfp8", "mx"), ("nvfp4", "nv")):
-        assert SCALINGS[FP8_RECIPES[name].scaling].block_shape == (1, figures[size])
-    assert SCALINGS[FP8_RECIPES["block"].weight_scaling].block_shape == (figures["tile"],) * 2
-    assert SCALINGS[FP8_RECIPES["delayed"].scaling].block_shape == (0, 0)
+        assert SCALINGS[scalings[name]].block_shape == (1, figures[size])
+    assert SCALINGS[RECIPES["block"].weight_scaling].block_shape == (figures["tile"],) * 2
     figures.settle(
         **{
-            name: SCALINGS[FP8_RECIPES[name].scaling].block_shape == (0, 0)
+            name: SCALINGS[scalings[name]].block_shape == (0, 0)
             for name in ("delayed", "tensor", "block", "mxfp8", "nvfp4")
         }
     )
 
 
 def test_C247(figures):
-    scale = DelayedScale()
-    assert (scale.margin, len(scale.history)) == (figures["margin"], figures["history"])
-    assert (FP8_RECIPES["delayed"].element, FP8_RECIPES["delayed"].gradient_element) == (
-        E4M3,
-        "float8_e5m2",
-    )
-    scale = scale.after(56.0)
-    for _ in range(figures["history"] - 1):
-        scale = scale.after(3.5)
-    assert scale.multiplier == 8.0 and scale.after(3.5).multiplier == 128.0
+    """Transformer Engine's rule, quantization.py: the largest of the last steps, 448 divided by it."""
+    recipe = RECIPES["delayed"]
+    assert (recipe.element, recipe.gradient_element) == (E4M3, "float8_e5m2")
+    history = deque([56.0], maxlen=HISTORY)
+    history += [3.5] * (figures["history"] - 1)
+    assert 448 / max(history) / 2 ** figures["margin"] == 8.0
+    history.append(3.5)
+    assert 448 / max(history) == 128.0
     figures.settle(
-        margin=DelayedScale().margin == figures["margin"] == 0,
-        history=len(DelayedScale().history) == figures["history"],
-        forgets_afterwards=scale.after(3.5).multiplier == 448 / 3.5,
+        margin=figures["margin"] == 0,
+        history=figures["history"] == HISTORY,
+        forgets_afterwards=448 / max(history) == 448 / 3.5,
     )

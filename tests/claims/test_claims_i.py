@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from book.small_programs import ragged_build
 from memkit.formula.estimate import estimate_memory
-from memkit.measure import saved_storages
+from memkit.measure import saved_tensors
 from memkit.models import GPT2_SMALL, LLAMA_32_1B, TINY_GPT2
 from memkit.program.transformer import Transformer, training_build
 from memkit.recipes import AUTOCAST_BF16, PURE_BF16
@@ -228,8 +228,8 @@ def seen_and_kept() -> tuple[int, int, int]:
     before = seen_by_python()
     loss = model(tokens, tokens)
     after = seen_by_python()
-    saved = saved_storages(lambda: model(tokens, tokens), elsewhere=model.parameters())
-    kept = [storage.num_bytes for storage in saved if not storage.is_elsewhere]
+    saved = saved_tensors(lambda: model(tokens, tokens), elsewhere=model.parameters())
+    kept = [tensor.untyped_storage().nbytes() for tensor in saved]
     del loss
     return sum(after[storage] for storage in after.keys() - before.keys()), sum(kept), max(kept)
 

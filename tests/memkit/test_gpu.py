@@ -1,63 +1,15 @@
-"""The cap, out of memory and giving back: with CUDA played on any machine, for real where there is a card."""
+"""What a process holds of a card beside its tensors, and giving back what a chapter held."""
 
 import subprocess
 import sys
 import weakref
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from memkit.fit import CONTEXT_BYTES, workspace_bytes
-from memkit.measure import cap_gpu, give_back, usable_bytes
-from memkit.units import GIB, MIB
-
-
-@pytest.fixture
-def played_cuda(monkeypatch):
-    """A card of 80 GiB with 70 GiB free, of which this process holds 4 GiB and uses 1 GiB."""
-    calls = {}
-    played = {
-        "is_available": lambda: True,
-        "get_device_properties": lambda: SimpleNamespace(total_memory=80 * GIB),
-        "set_per_process_memory_fraction": lambda fraction: calls.update(fraction=fraction),
-        "mem_get_info": lambda: (70 * GIB, 80 * GIB),
-        "memory_allocated": lambda: GIB,
-        "memory_reserved": lambda: 4 * GIB,
-    }
-    for name, function in played.items():
-        monkeypatch.setattr(torch.cuda, name, function)
-    return calls
-
-
-@pytest.mark.parametrize(
-    "variables, cap, calls",
-    [
-        ({}, None, {}),
-        ({"MEMKIT_GPU_GIB": "2"}, 2 * GIB, {"fraction": 2 / 80}),
-        ({"MEMKIT_GPU_GIB": "500"}, 80 * GIB, {"fraction": 1.0}),  # the card is smaller
-    ],
-)
-def test_the_cap_becomes_a_fraction_of_the_card(played_cuda, variables, cap, calls):
-    assert (cap_gpu(variables), played_cuda) == (cap, calls)
-
-
-def test_without_a_card_the_cap_is_read_and_nothing_else(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert cap_gpu({"MEMKIT_GPU_GIB": "2"}) is None
-    assert usable_bytes({"MEMKIT_GPU_GIB": "2"}) == 0
-    with pytest.raises(ValueError, match="is not a number of GiB"):
-        cap_gpu({"MEMKIT_GPU_GIB": "two"})
-
-
-def test_usable_is_what_is_free_and_what_is_cached(played_cuda):
-    assert usable_bytes({}) == (70 + 4 - 1) * GIB
-
-
-def test_usable_ends_at_the_cap(played_cuda):
-    assert usable_bytes({"MEMKIT_GPU_GIB": "2"}) == 1 * GIB
-    assert usable_bytes({"MEMKIT_GPU_GIB": "0.5"}) == 0
-    assert usable_bytes({"MEMKIT_GPU_GIB": "500"}) == 73 * GIB
+from memkit.measure import give_back
+from memkit.units import MIB
 
 
 def test_a_remembered_traceback_is_forgotten():
@@ -83,30 +35,6 @@ def test_a_card_gives_back_what_was_cached():
     del tensor
     assert torch.cuda.memory_reserved() >= 256 * MIB
     assert give_back() >= 256 * MIB
-
-
-@pytest.mark.gpu
-def test_out_of_memory_under_a_cap_is_survived():
-    give_back()
-    held = torch.cuda.memory_allocated()
-    cap = 256 * MIB + held
-    try:
-        assert cap_gpu({"MEMKIT_GPU_GIB": str(cap / GIB)}) == cap
-        with pytest.raises(torch.OutOfMemoryError):
-            torch.empty(GIB, dtype=torch.uint8, device="cuda")
-        give_back()
-        assert torch.empty(64 * MIB, dtype=torch.uint8, device="cuda").numel() == 64 * MIB
-        assert torch.cuda.memory_allocated() == held
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
-
-
-@pytest.mark.gpu
-def test_usable_bytes_can_be_had():
-    give_back()
-    usable = usable_bytes({"MEMKIT_GPU_GIB": "1"})
-    assert 0 < usable <= GIB
-    assert torch.empty(usable // 2, dtype=torch.uint8, device="cuda").numel() == usable // 2
 
 
 FRESH = """

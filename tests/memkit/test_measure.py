@@ -10,9 +10,7 @@ from torch import nn
 
 from memkit.measure import (
     NUMBER,
-    LogChange,
     RecordLine,
-    Sighting,
     cuda_entries,
     is_composite,
     measure_memory,
@@ -84,7 +82,6 @@ def test_the_machine_and_its_versions_are_named(known):
     assert known.provenance["torch"] == torch.__version__ and "CPU" in known.provenance["machine"]
     assert datetime.date.fromisoformat(known.provenance["date"]) <= datetime.date.today()
     assert known.reserved_peak_bytes is None
-    assert MemoryTimeline.from_json(known.to_json()) == known
     assert "measured" in compare(known, known)
 
 
@@ -190,8 +187,9 @@ def test_cudas_record_is_read_without_a_card():
     log = replayed(
         entries,
         [
-            [Sighting("weights", {4096}), LogChange("mark", ("init",))],
-            [LogChange("start_step", (1,)), LogChange("end_step", ())],
+            ([("weights", {4096})], "mark", ("init",)),
+            ([], "start_step", (1,)),
+            ([], "end_step", ()),
         ],
     )
     assert log.parts() == ["weights", "temporary", "temporary"]

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from block_products import block_products, saved_products
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import (
@@ -20,9 +21,7 @@ from memkit.formula.activations import block_ledger
 from memkit.models import GPT2_LARGE, LLAMA_2_7B, LLAMA_3_8B
 from memkit.recipes import PURE_BF16
 from memkit.recomputation import (
-    block_products,
     blocks_ledger,
-    saved_products,
     step_flops,
     stored_bytes,
 )
@@ -51,10 +50,10 @@ LLAMA = TrainingSetup(model=LLAMA_3_8B, precision=PURE_BF16, seq_len=4096)
 
 def blocks_alone(setup, strategy) -> tuple[int, int]:
     """FLOPs run again and FLOPs of a forward, without the head and without the attention's products."""
-    products = [p for p in block_products(setup) if p.op in ("mm", "addmm")]
+    products = [p for p in block_products(setup) if p.kind in ("mm", "addmm")]
     forward = setup.model.num_layers * sum(p.flops for p in products)
     core = setup.model.num_layers * sum(
-        p.flops for p in block_products(setup) if p.op == "attention"
+        p.flops for p in block_products(setup) if p.kind == "attention"
     )
     return step_flops(setup, strategy).recomputed - core, forward
 
@@ -108,10 +107,10 @@ def test_selective_recomputation_is_a_third_of_what_the_paper_prints():
 
 def test_a_policy_keeps_what_it_names():
     names = [p.name for p in saved_products(LLAMA, SAVE_EVERY_SECOND)]
-    assert names == ["query", "value", "attention", "gate", "down"]
+    assert names == ["query", "value", "attention output", "gate", "down"]
     # linear layers with a bias are addmm
     assert [p.name for p in saved_products(GPT2, policy("mm alone", "mm"))] == []
-    assert [p.op for p in saved_products(GPT2, SAVE_PRODUCTS)] == [
+    assert [p.kind for p in saved_products(GPT2, SAVE_PRODUCTS)] == [
         "addmm",
         "attention",
         "addmm",
@@ -123,7 +122,7 @@ def test_a_policy_keeps_what_it_names():
 
 
 def test_a_policy_pays_for_what_it_does_not_save():
-    core = sum(p.flops for p in block_products(LLAMA) if p.op == "attention")
+    core = sum(p.flops for p in block_products(LLAMA) if p.kind == "attention")
     less = step_flops(LLAMA, FULL).recomputed - step_flops(LLAMA, SAVE_ATTENTION).recomputed
     assert less == LLAMA.model.num_layers * core
     added = blocks_ledger(LLAMA, SAVE_ATTENTION).num_bytes - blocks_ledger(LLAMA, FULL).num_bytes

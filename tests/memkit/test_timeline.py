@@ -2,7 +2,7 @@
 
 import pytest
 
-from memkit.timeline import INSTANTS, PARTS, Event, Instant, MemoryTimeline, compare
+from memkit.timeline import INSTANTS, PARTS, Instant, MemoryTimeline, compare
 
 
 def instant(name="init", values=(1, 2, 3, 4, 5), **fields):
@@ -72,21 +72,6 @@ def test_an_instant_is_found_by_name_step_and_micro_batch():
         both.at("forward")
     with pytest.raises(ValueError, match="step=3 is not in this timeline; it has: 1, 2"):
         both.for_step(3)
-
-
-def test_json_gives_the_equal_timeline_back():
-    event = Event(
-        block=3, num_bytes=-512, part="temporary", phase="backward", op="aten.mm", is_scratch=True
-    )
-    before = MemoryTimeline(
-        instants=(instant(), Instant(name="forward", weights=1, total_bytes=9, step=2)),
-        source="measured",
-        device="cpu",
-        events=(event,),
-        reserved_peak_bytes=2**31,
-        provenance={"torch": "2.13.0"},
-    )
-    assert MemoryTimeline.from_json(before.to_json()) == before
 
 
 def test_the_table_has_a_row_for_each_instant_and_says_what_is_unknown():

@@ -16,7 +16,7 @@ from memkit.widgets import panel as panels
 
 pytestmark = [pytest.mark.site, pytest.mark.browser]
 LIVE = (
-    "AdapterExplorer AllocatorLab BatchPlanner BitExplorer FrontierExplorer MemoryExplorer ShardingExplorer"
+    "AdapterExplorer AllocatorLab BitExplorer FrontierExplorer MemoryExplorer ShardingExplorer"
 ).split()
 """The panels whose answers need neither torch nor numpy."""
 STATES = int(os.environ.get("SITE_STATES", "40"))

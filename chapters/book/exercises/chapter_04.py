@@ -1,15 +1,16 @@
 """The exercises of chapter 04: what recomputation keeps and what it costs."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from memkit.formula.activations import block_ledger
+from memkit.formula.model import model_of
 from memkit.models import GPT2_LARGE, LLAMA_3_8B, llama_config
 from memkit.recipes import PURE_BF16
-from memkit.recomputation import block_products, saved_products, step_flops
+from memkit.recomputation import step_flops
 from memkit.setup import TrainingSetup
 from memkit.strategies import FULL, TORCH_NAMES, policy
 
@@ -51,10 +52,10 @@ def judge_list(ops: object) -> str | None:
     if "gelu" in ops:
         return "You save the output of gelu: 8 sbh more, and it costs no product to compute again."
     if step_flops(setup, strategy).recomputed:
-        missing = {p.name for p in block_products(setup) if p.flops} - {
-            p.name for p in saved_products(setup, strategy)
-        }
-        return f"These still run again: {', '.join(sorted(missing))}."
+        block = model_of(replace(setup, model=setup.model.one_block)).graph.operations
+        again = [op for op in block if op.unit == 1 and op.flops and op.kind not in ops]
+        names = sorted(op.kind if op.kind == "attention" else op.name for op in again)
+        return f"These still run again: {', '.join(names)}."
     return None
 
 

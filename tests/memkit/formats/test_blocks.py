@@ -16,7 +16,7 @@ from memkit.formats.rounding import decode
 
 NVFP4_ALONE = dataclasses.replace(BLOCK_FORMATS["nvfp4"], has_tensor_scale=False)
 MX = ["mxfp6_e3m2", "mxfp6_e2m3"]
-"""Those of FP8 and FP4 are held in ``tests/memkit/low_precision/test_scaling.py``."""
+"""Those of FP8 and FP4 are held in ``tests/memkit/formats/test_scaling.py``."""
 
 
 def inputs() -> np.ndarray:

@@ -15,11 +15,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from narrow_formats import NARROW, ml_dtypes_overflow
+from narrow_formats import NARROW, ml_dtypes_overflow, overflow_of_torch
 
 from book.recordings import load_runs
 from memkit.formats.records import FORMATS
-from memkit.formats.rounding import ROUNDINGS, decode, encode, round_to, torch_overflow
+from memkit.formats.rounding import ROUNDINGS, decode, encode, round_to
 
 IN_TORCH = [name for name in NARROW if hasattr(torch, name)]
 
@@ -91,7 +91,7 @@ def test_millions_of_float32_encode_as_ml_dtypes_and_torch_do(name: str, one_in:
 
         if name not in IN_TORCH:
             continue
-        overflow = torch_overflow(name, torch.__version__)
+        overflow = overflow_of_torch(name)
         if overflow != ml_dtypes_overflow(name):
             ours = encode(x, name, overflow=overflow)
         theirs = torch_codes(x, name)
@@ -118,7 +118,7 @@ def test_e4m3fn_overflow_ml_dtypes_says_nan_torch_depends_on_its_version() -> No
     release = tuple(int(part) for part in torch.__version__.split(".")[:2])
     assert in_torch == ([0x7E, 0x7E, 0x7E, 0x7E, 0xFE] if release >= (2, 13) else in_ml_dtypes)
     assert encode(x, "float8_e4m3fn", overflow="nan").tolist() == in_ml_dtypes
-    overflow = torch_overflow("float8_e4m3fn", torch.__version__)
+    overflow = overflow_of_torch("float8_e4m3fn")
     assert encode(x, "float8_e4m3fn", overflow=overflow).tolist() == in_torch
 
 
@@ -172,21 +172,10 @@ def test_nan_without_a_code_ml_dtypes_says_minus_zero_memkit_refuses(name: str) 
 
 
 @pytest.mark.parametrize("name", IN_TORCH)
-def test_torch_overflow_names_what_this_torch_does(name: str) -> None:
+def test_what_this_torch_does_beyond_a_format_s_range(name: str) -> None:
     beyond = decode(torch_codes(np.array([np.finfo(np.float32).max]), name), name)[0]
     results = {"saturate": FORMATS[name].max, "inf": np.inf, "nan": np.nan}
-    np.testing.assert_equal(beyond, results[torch_overflow(name, torch.__version__)])
-
-
-def test_torch_overflow_of_what_torch_cannot_convert_to() -> None:
-    with pytest.raises(
-        ValueError, match="torch has no conversion to float4_e2m1fn; it has float8_e4m3fn, float32"
-    ):
-        torch_overflow("float4_e2m1fn", "2.13.0")
-    assert {torch_overflow("float8_e4m3fn", version) for version in ("2.9.1", "2.12.1")} == {"nan"}
-    assert {torch_overflow("float8_e4m3fn", version) for version in ("2.13.0", "3.0.0")} == {
-        "saturate"
-    }
+    np.testing.assert_equal(beyond, results[overflow_of_torch(name)])
 
 
 def test_the_recorded_sweep_of_every_float32_found_no_difference_but_those_named_above() -> None:

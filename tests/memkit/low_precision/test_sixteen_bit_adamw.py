@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from memkit.low_precision.sixteen_bits import WRITES, SixteenBitAdamW, add_with_memory
+from memkit.low_precision import WRITES, SixteenBitAdamW, add_with_memory
 
 
 def weights(num=512, seed=0):

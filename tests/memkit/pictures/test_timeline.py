@@ -4,7 +4,7 @@ import pytest
 from drawn import labels_of, marks_of, overlap, words_of
 
 from memkit.pictures.svg import Chart
-from memkit.pictures.timeline import choices_figure, drawn_instants, timeline_figure
+from memkit.pictures.timeline import drawn_instants, timeline_figure
 from memkit.timeline import PARTS, Instant, MemoryTimeline
 from memkit.units import GIB, MIB, format_bytes
 
@@ -122,10 +122,6 @@ def test_crowded_timelines_keep_first_and_last_micro_batch_and_then_the_last_ste
     assert len(drawn_instants(timeline())) == len(timeline().instants)
 
 
-NAMED = {"all\nweights": "backward peak", "LoRA": "optimizer", "QLoRA": "init"}
-PEAKS = {name: timeline().at(instant) for name, instant in NAMED.items()}
-
-
 @pytest.mark.parametrize(
     "chart",
     [
@@ -134,7 +130,6 @@ PEAKS = {name: timeline().at(instant) for name, instant in NAMED.items()}
             timeline(micro_batches=4).for_step(2), title="Llama-3.1-405B, 405.9 B parameters"
         ),
         timeline_figure(timeline(micro_batches=2), capacity_bytes=GIB, card_name="RTX 4090"),
-        choices_figure(PEAKS, "Three ways", "dashed: a card", GIB),
     ],
 )
 def test_no_text_leaves_the_picture_and_none_touches_another(chart):
@@ -143,17 +138,3 @@ def test_no_text_leaves_the_picture_and_none_touches_another(chart):
         left, top, right, bottom = label.box
         assert left >= 0 and top >= 0 and right <= chart.width and bottom <= chart.height, label
         assert not [other for other in labels[:number] if overlap(label, other)], label
-
-
-@pytest.mark.parametrize("chosen", [-1, 1])
-def test_peaks_tell_their_parts_and_which_is_chosen(chosen):
-    chart = choices_figure(PEAKS, "Three", "of a kind", GIB, chosen, ["1.0 ×"] * 3, "a foot")
-    for number, peak in enumerate(PEAKS.values()):
-        told = {
-            mark.data["part"]: int(mark.data["bytes"])
-            for mark in marks_of(chart, "part", pick=number)
-        }
-        assert told == {part: size for part, size in peak.parts.items() if size}
-    assert ("LoRA, chosen: " in chart.alt) == (chosen == 1) and "a foot: all weights" in chart.alt
-    with pytest.raises(ValueError, match="at least one peak"):
-        choices_figure({}, "nothing")

@@ -38,7 +38,7 @@ def panels() -> dict[str, Explorer]:
 
 
 def test_all_explorers_are_here():
-    assert set(PANELS) == {"BatchPlanner", "BitExplorer", "FrontierExplorer", "MemoryExplorer"}
+    assert set(PANELS) == {"BitExplorer", "FrontierExplorer", "MemoryExplorer"}
     assert all(issubclass(getattr(widgets, name), Explorer) for name in PANELS)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from memkit.formula.activations import block_ledger
-from memkit.low_precision.sixteen_bits import LOWER_PRECISION
+from memkit.low_precision import LOWER_PRECISION
 from memkit.measure import saved_bytes
 from memkit.models import TINY_LLAMA
 from memkit.recipes import AUTOCAST_BF16, FP32, PURE_BF16

@@ -1,48 +1,9 @@
-"""Loss scaling against numpy's float16, torch's GradScaler and torch's own defaults."""
+"""Loss scaling against torch's GradScaler and torch's own defaults."""
 
-import numpy as np
 import pytest
 import torch
 
 from book.loss_scales import FixedScale, play_scaler
-from memkit.low_precision.sixteen_bits import FLUSHED_BELOW, OVERFLOWS_FROM, scale_gradients
-
-RNG = np.random.default_rng(3)
-GRADIENTS = np.exp2(RNG.uniform(-45, -2, 5000)) * RNG.choice([-1, 1], 5000)
-
-
-def test_the_borders_are_numpys_float16():
-    assert np.float16(FLUSHED_BELOW) == 0 < np.float16(np.nextafter(FLUSHED_BELOW, 1))
-    assert np.isfinite(np.float16(np.nextafter(OVERFLOWS_FROM, 0)))
-    with np.errstate(over="ignore"):
-        assert np.isinf(np.float16(OVERFLOWS_FROM))
-
-
-@pytest.mark.parametrize("power", [0, 8, 16, 24, 32])
-def test_shares_are_counted_as_torch_holds_the_values(power):
-    scaled = torch.tensor(GRADIENTS * 2.0**power, dtype=torch.float64)
-    held = scaled.to(torch.float16)
-    found = scale_gradients(GRADIENTS, 2.0**power)
-    assert found.flushed == pytest.approx((held == 0).double().mean().item())
-    assert found.overflowing == pytest.approx(held.isinf().double().mean().item())
-    tiny = (held != 0) & (held.abs() < torch.finfo(torch.float16).smallest_normal)
-    assert found.subnormal == pytest.approx(tiny.double().mean().item(), abs=2e-3)
-    assert found.is_skipped == bool(held.isinf().any())
-    finite = ~held.isinf()
-    error = (held.double() - scaled).abs()[finite] / scaled.abs()[finite]
-    # torch rounds twice, by way of float32
-    assert found.value_error == pytest.approx(error.mean().item(), rel=1e-6)
-
-
-@pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_scale_that_is_none_is_refused(scale):
-    with pytest.raises(ValueError, match="is not a positive number"):
-        scale_gradients(GRADIENTS, scale)
-
-
-def test_gradients_that_are_all_zero_are_refused():
-    with pytest.raises(ValueError, match="nothing to scale"):
-        scale_gradients(np.zeros(3), 1.0)
 
 
 def test_the_player_is_a_loop_with_torchs_scaler():

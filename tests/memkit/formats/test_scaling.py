@@ -22,7 +22,6 @@ from memkit.formats.blocks import (
     relative_error,
     scale_to,
 )
-from memkit.low_precision.fp8 import DelayedScale
 
 E4M3, E5M2, E2M1 = "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"
 
@@ -126,40 +125,6 @@ def test_two_levels_reach_where_one_does_not():
     assert relative_error(tiny, scale_to(tiny, E2M1, "nvfp4").dequantize()) < 1e-6
 
 
-@pytest.mark.parametrize("margin", [0, 3])
-@pytest.mark.parametrize("length", [1, 4, 16])
-def test_delayed_scaling_is_transformer_engine_s_rule(length, margin):
-    """quantization.py: the amax goes into slot 0; its max; roll by -1, zero slot 0; _default_sf_compute."""
-    rng = np.random.default_rng(length)
-    amaxes = [
-        *np.exp(4 * rng.normal(size=40)).astype(np.float32),
-        0.0,
-        0.0,
-        np.inf,
-        2.0,
-        np.nan,
-        1e-44,
-        3.0,
-    ]
-    slots, scale = torch.zeros(length), torch.ones(())
-    ours = DelayedScale(history_len=length, margin=margin)
-    for amax in amaxes:
-        slots[0] = float(amax)
-        wanted = slots.max()
-        if length > 1:
-            slots = torch.roll(slots, -1, 0)
-        slots[0] = 0
-        # 448.0 / tensor would be 448 * (1 / tensor)
-        sf = torch.div(torch.tensor(448.0), wanted) / (2**margin)
-        sf = torch.where(wanted > 0, sf, scale)
-        sf = torch.where(torch.isfinite(wanted), sf, scale)
-        scale = torch.where(
-            torch.isinf(sf), torch.full_like(sf, torch.finfo(torch.float32).max), sf
-        )
-        ours = ours.after(amax)
-        assert ours.multiplier == scale, amax
-
-
 @pytest.mark.parametrize("name", [name for name in SCALINGS if SCALINGS[name].scale_rule != "unit"])
 def test_doubling_a_tensor_doubles_what_is_held_and_nothing_else(x, name):
     element = E2M1 if "nvfp4" in name else E4M3
@@ -181,7 +146,6 @@ def test_bad_values_are_refused():
         lambda: scale_to(np.ones(100), E4M3, "tensor"),
         lambda: scale_to(np.ones((2, 2)), E4M3, "column"),
         lambda: factors_from(1.0, "mx", "int8"),
-        lambda: DelayedScale(history_len=0),
     ):
         with pytest.raises(ValueError, match="is not|no MX|below"):
             call()
