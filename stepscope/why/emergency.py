@@ -41,7 +41,7 @@ EMERGENCY = {
         "the logits, up to three times: as they are, in float32, and their gradient",
         "the loss in pieces: use_liger_kernel=True, or from torch 2.13 F.linear_cross_entropy(..., "
         "options=torch.nn.LinearCrossEntropyOptions()); else half the batch, accumulated twice",
-        "10",
+        "09",
     ),
     "step": Row(
         "in optimizer.step(), or in step 2",
@@ -84,7 +84,7 @@ EMERGENCY = {
     "holes": Row(
         "at another late step in each run",
         "what is reserved is in pieces that are too small, or a neighbour grew",
-        "PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before torch 2.9; not beside a "
+        "PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF up to torch 2.9; not beside a "
         "sleeping vLLM)",
         "07",
     ),

@@ -106,7 +106,7 @@ WRONG = {
         ("statistics", "The answer is a pair"),
     ),
     "7.7": (
-        (LENGTHS, "This is the order of section 7.2. It runs out of memory."),
+        (LENGTHS, "This is the order of the question. It runs out of memory."),
         ((748, 531, 354, 604, 866, 249, 274, 296), "by giving its cache back"),
         ((604, 531, 354, 866, 249, 274, 748, 296), "It fails in the batch of 866 tokens"),
         (tuple(sorted(LENGTHS)), "leave the others in their order"),

@@ -56,7 +56,7 @@ def _resume(where="cpu", assign=False, loads=("net", "optimizer"), gives=False):
             net.load_state_dict(checkpoint["net"], assign=assign)
         if "optimizer" in loads:
             optimizer.load_state_dict(checkpoint["optimizer"])
-        return checkpoint["net"] if gives else None
+        return checkpoint if gives else None
 
     return resume
 

@@ -234,7 +234,7 @@ LENGTHS = (531, 354, 604, 866, 249, 274, 748, 296)
 
 
 def small_llama() -> TrainingSetup:
-    """The model and the micro-batch of section 7.2: a tiny Llama, autocast, stored scores."""
+    """The model and the micro-batch of section 7.6: a tiny Llama, autocast, stored scores."""
     return TrainingSetup(
         model=models.TINY_LLAMA, precision=AUTOCAST_BF16, micro_batch_size=8, attention="stored"
     )
@@ -248,7 +248,7 @@ def judge_order(answer) -> str | None:
     if sorted(lengths) != sorted(LENGTHS):
         return "These are not the eight lengths of the question; only the first place is yours to fill."
     if lengths == list(LENGTHS):
-        return "This is the order of section 7.2. It runs out of memory."
+        return "This is the order of the question. It runs out of memory."
     if lengths[1:] != [length for length in LENGTHS if length != lengths[0]]:
         return "Move one length to the front, and leave the others in their order."
     trace = trace_script(ragged_build(small_llama(), lengths), steps=len(lengths))
