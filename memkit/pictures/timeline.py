@@ -13,7 +13,7 @@ from itertools import groupby
 
 from memkit.pictures.bars import Bar, bars_figure, short
 from memkit.pictures.colours import LOOKS
-from memkit.pictures.svg import GREY, INK, Chart, Scale, byte_ticks, draw_limit, thinned
+from memkit.pictures.svg import GREY, WIDE, Chart, Scale, byte_ticks, draw_limit, redrawn, thinned
 from memkit.timeline import PARTS, Events, Instant, MemoryTimeline, provenance_line, where
 from memkit.units import format_bytes
 
@@ -60,12 +60,14 @@ def _names(instant: Instant, is_split: bool) -> tuple[str, tuple[str, int]]:
     return "peak" if instant.is_peak else "end", (phase, instant.step)
 
 
+@redrawn
 def timeline_figure(
     timeline: MemoryTimeline,
     capacity_bytes: int | None = None,
     card_name: str = "card",
     title: str = "Memory through a training step",
     before: MemoryTimeline | None = None,
+    width: float = WIDE,
 ) -> Chart:
     """A stacked bar per instant; beside them the parts of the peak in words and bytes.
 
@@ -111,6 +113,7 @@ def timeline_figure(
         head=head,
         beside=parts,
         notes=notes,
+        width=width,
     )
     peak, last = timeline.peak, timeline.instants[-1]
     chart.alt = (
@@ -121,6 +124,7 @@ def timeline_figure(
     return chart
 
 
+@redrawn
 def choices_figure(
     peaks: Mapping[str, Instant],
     title: str,
@@ -129,6 +133,7 @@ def choices_figure(
     chosen: int = -1,
     above: Sequence[str] = (),
     foot: str = "",
+    width: float = WIDE,
 ) -> Chart:
     """A stacked bar for each peak, its bytes above, its name below; a triangle marks the ``chosen`` index.
 
@@ -151,8 +156,8 @@ def choices_figure(
     limit = ("", capacity_bytes) if capacity_bytes else None
     parts = named_parts(list(peaks.values()))
     parts = [part for part in parts if any(bar.pieces[part[0]] for bar in bars)]
-    chart = bars_figure(title, bars, subtitle=subtitle, beside=parts, limit=limit, chosen=chosen)
-    chart.words(92, 408, foot, 12, shade=INK)
+    told = {"subtitle": subtitle, "beside": parts, "limit": limit, "chosen": chosen, "foot": foot}
+    chart = bars_figure(title, bars, **told, width=width)
     chart.alt = f"{title}. {subtitle}. {foot or 'Stacked bars'}: {'; '.join(words)}."
     return chart
 
