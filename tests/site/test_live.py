@@ -211,6 +211,14 @@ def test_on_a_phone_a_panel_s_picture_fits_and_can_be_read(name, page, address, 
     page.set_viewport_size({"width": 1280, "height": 900})
 
 
+def test_on_a_phone_a_panel_that_only_jupyter_moves_has_a_picture_that_fits_too(page, address):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{address}09_one_card.html")
+    found = page.locator(".panel:not([data-panel])").first.evaluate(PICTURE)
+    assert found["sideways"] <= 0 and not found["out"] and found["letters"] >= 11
+    page.set_viewport_size({"width": 1280, "height": 900})
+
+
 PAIRS = (*range(int(os.environ.get("SITE_PAIRS", "2"))), 46)
 """Pair 46 ends the card's limit before it changes what would cut the event short under it: a link keeps the order."""
 
