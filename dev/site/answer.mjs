@@ -73,7 +73,8 @@ async function show() {
 // The frame that is shown as a picture for those whom a link does not reach: always on white, with whole sentences.
 function picture() {
   const canvas = Object.assign(document.createElement("canvas"), { width: 1200, height: 630 }), pen = canvas.getContext("2d");
-  const ways = buttons[way].children, told = `With ${ways[0].textContent.replace("+ ", "")} the peak is ${ways[1].textContent}.`;
+  const [name, peak] = [...buttons[way].children].map(({ textContent }) => textContent.replace("+ ", ""));
+  const told = `${name[0].toUpperCase()}${name.slice(1)}: the peak is ${peak}.`;
   let top = 20;
   const write = (text, size, weight = "") => {
     pen.font = `${weight} ${size}px system-ui, sans-serif`;

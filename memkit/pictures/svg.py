@@ -116,13 +116,14 @@ class Chart:
     def __init__(self, width: float, height: float, title: str = "", subtitle: str = ""):
         self.width, self.height, self.title, self.alt = width, height, title, title
         self.marked: object = None  # the ``data-pick`` of the mark that is framed
+        self.anew: Callable | None = None  # draws it with another width
         self._marks: list[str] = []
         self._fills: dict[tuple[str, str], str] = {}
         self._boxes: list[tuple[float, float, float, float]] = []
         self.is_narrow, self.lower = width == NARROW, 0.0
         if self.is_narrow and title:
             title, subtitle = broken(title, width - 12, 14, True), broken(subtitle, width - 12, 12)
-            lines = title.count("\n"), max(subtitle.count("\n"), 0)
+            lines = title.count("\n"), subtitle.count("\n")
             self.words(6, 10, title, 14, bold=True, at="top")
             self.words(6, 34 + 17 * lines[0], subtitle, 12, shade=GREY, at="top")
             self.lower = 17.0 * lines[0] + 15 * lines[1]
