@@ -13,10 +13,12 @@ from memkit.pictures.planes import SHAPES, plane, point, stairs
 from memkit.pictures.svg import (
     DASHED,
     GREY,
-    INK,
     PAPER,
+    WIDE,
     Chart,
     Scale,
+    broken,
+    redrawn,
     text_width,
 )
 from memkit.pictures.timeline import named_parts, sizes_of
@@ -31,7 +33,10 @@ REST = (OKABE_ITO[7], "...")
 UNKNOWN = "not attributed"
 
 
-def allocator_picture(film: Film, index: int | None = None, room: int = 0) -> Chart:
+@redrawn
+def allocator_picture(
+    film: Film, index: int | None = None, room: int = 0, width: float = WIDE
+) -> Chart:
     """A film at its end, or after ``index`` events; the scale fits the whole film.
 
     Segments by address from top to bottom, and below them allocated and reserved bytes. Blocks tell their bytes. A
@@ -40,29 +45,33 @@ def allocator_picture(film: Film, index: int | None = None, room: int = 0) -> Ch
     state = film.state(len(film) if index is None else index)
     widest_bytes = max((row.size for each in film.states for row in each.rows), default=MIB)
     num_rows = min(max(3, *(len(each.rows) for each in film.states)), MAX_ROWS)
-    bottom = 62 + ROW * (room or num_rows)
-    each_row = min(ROW, (bottom - 62) / num_rows)
-    chart = Chart(800, bottom + 122, f"event {state.index} of {len(film)}")
-    words = state.words
-    while text_width(words, 12) > 780:
+    chart = Chart(width, 0, f"event {state.index} of {len(film)}")
+    words, lines = state.words, 3 if chart.is_narrow else 1
+    while broken(words, width - 20, 12).count("\n") >= lines:
         words = words.removesuffix(" …").rpartition(" ")[0] + " …"
-    chart.words(10, 41, words, 12)
-    x = Scale(low=0, high=widest_bytes, start=98, end=782)
+    chart.words(10, 34, broken(words, width - 20, 12), 12, at="top")
+    top = 62 + 15 * (lines - 1)
+    bottom = top + ROW * (room or num_rows)
+    each_row = min(ROW, (bottom - top) / num_rows)
+    x = Scale(low=0, high=widest_bytes, start=98, end=width - (24 if chart.is_narrow else 18))
     step = max(MIB, 1 << max(widest_bytes // 8 - 1, 1).bit_length())
     ticks = [(x(tick), format_bytes(tick, 0)) for tick in range(0, widest_bytes + 1, step)]
-    chart.row(ticks, bottom + 1, 10.5, shade=GREY)
+    small = 11.5 if chart.is_narrow else 10.5
+    chart.row(ticks[:: 2 if chart.is_narrow else 1], bottom + 1, small, shade=GREY)
     rows = state.rows if len(state.rows) <= num_rows else state.rows[: num_rows - 1]
     for number, row in enumerate(rows):
-        y = 70 + each_row * number
-        chart.words(90, y, f"{format_bytes(row.size, 0)} {_kind(row)}", 11, anchor="end")
+        y = top + 8 + each_row * number
+        chart.words(
+            90 + chart.is_narrow, y, f"{format_bytes(row.size, 0)} {_kind(row)}", 11, anchor="end"
+        )
         for piece in row.pieces:
             _draw_piece(chart, piece, x, y)
     if more := len(state.rows) - len(rows):
-        chart.words(90, 70 + each_row * (num_rows - 1), f"{more} more", 11, anchor="end")
-    _draw_totals(chart, state, film, bottom + 36)
+        chart.words(90, top + 8 + each_row * (num_rows - 1), f"{more} more", 11, anchor="end")
+    bottom = _draw_totals(chart, state, film, bottom + 36)
     parts = [(LOOKS[part], part.replace("_", " ")) for part in PARTS]
     parts += [(REST, "unasked rest"), ((PAPER, ""), "hole")]
-    chart.legend(parts, 10, bottom + 106, 790, 10.5)
+    chart.height = round(chart.legend(parts, 10, bottom + 22, width - 10, small) - 2)
     segments = "1 segment" if len(state.rows) == 1 else f"{len(state.rows)} segments"
     chart.alt = (
         f"After event {state.index} of {len(film)}: {state.words}. {segments}, "
@@ -93,15 +102,17 @@ def _draw_piece(chart: Chart, piece: Piece, x: Scale, y: float) -> None:
         chart.bar(right - rest, right, y, 18, REST, **edge, pointer_events="none")
     if piece.is_new:
         chart.bar(*box, stroke="currentColor", stroke_width=2, pointer_events="none")
-    if text_width(piece.label, 10) + 6 < right - left:
-        chart.words((left + right - rest) / 2, y, piece.label, 10, anchor="middle", boxed=True)
+    size = 11 if chart.is_narrow else 10
+    if text_width(piece.label, size) + 6 < right - left:
+        chart.words((left + right - rest) / 2, y, piece.label, size, anchor="middle", boxed=True)
 
 
-def _draw_totals(chart: Chart, state: AllocatorState, film: Film, top: float) -> None:
-    """Two bars: what blocks use, what segments hold, and the card's line."""
+def _draw_totals(chart: Chart, state: AllocatorState, film: Film, top: float) -> float:
+    """Two bars: what blocks use, what segments hold, and the card's line; the lower end."""
     capacity = film.capacity_bytes
     most = max(*(each.reserved_bytes for each in film.states), capacity or 0, MIB)
-    x = Scale(low=0, high=most, start=98, end=500)
+    end, tall = (chart.width - 18, 40) if chart.is_narrow else (500, 24)
+    x = Scale(low=0, high=most, start=98, end=end)
     card = f" of the card's {format_bytes(capacity)}" if capacity else ""
     hole = f", largest hole {format_bytes(state.largest_hole_bytes)}" if state.hole_bytes else ""
     totals = (
@@ -109,20 +120,29 @@ def _draw_totals(chart: Chart, state: AllocatorState, film: Film, top: float) ->
         ("reserved", state.reserved_bytes, (OKABE_ITO[7], "///"), card),
     )
     for row, (name, size, look, more) in enumerate(totals):
-        y = top + 10 + 24 * row
+        y = top + 10 + tall * row
         chart.words(90, y, name, 12, anchor="end")
         tip = f"{name}: {format_bytes(size)}"
         chart.bar(x.start, x(size), y, 18, look, tip=tip, data={"bytes": size})
-        chart.words(512, y, format_bytes(size) + more, 12)
+        text = format_bytes(size) + more
+        if chart.is_narrow:
+            chart.words(chart.width - 8, y + 18, text, 12, anchor="end", boxed=True)
+        else:
+            chart.words(512, y, text, 12)
     if capacity is not None:
-        ends = [(x(capacity), top - 2), (x(capacity), top + 46)]
-        chart.line(ends, OKABE_ITO[1], stroke_width=2, stroke_dasharray=DASHED)
+        pieces = [(-2, 20), (38, 60)] if chart.is_narrow else [(-2, 46)]  # between the words
+        for low, high in pieces:
+            ends = [(x(capacity), top + low), (x(capacity), top + high)]
+            chart.line(ends, OKABE_ITO[1], stroke_width=2, stroke_dasharray=DASHED)
+    return top + 2 * tall
 
 
-def plans_figure(found: PlansFound, title: str) -> Chart:
+@redrawn
+def plans_figure(found: PlansFound, title: str, width: float = WIDE) -> Chart:
     """The unbeaten plans as a staircase, with names: time on paper across, peak upwards; the others pale.
 
     A mark's ``data-pick`` is the plan's place in ``found.plans``. Pale are those whose peak was worked out besides.
+    On a narrow page the names stand below.
     """
     front, first = found.front, found.first
     shown = [plan for plan in found.played if plan.peak_bytes < 2 * plan.fit.room_bytes]
@@ -130,10 +150,13 @@ def plans_figure(found: PlansFound, title: str) -> Chart:
     places = {id(plan): number for number, plan in enumerate(found.plans)}
     least = min((plan.seconds for plan in shown), default=1)
     longest = max((plan.seconds for plan in shown), default=1) / least
-    chart = Chart(800, max(430, 86 + 62 * len(front)), title)
+    chart = Chart(width, max(430, 86 + 62 * len(front)), title)
+    left, top, room_across, most_chars = 450, 60, 430, (50, 56)
+    if chart.is_narrow:
+        left, top, room_across, most_chars = 10, 430 + chart.lower, width - 12, (42, 44)
     most = max([room, *(plan.peak_bytes for plan in shown)])
     ends, limit = (1 - 0.04 * longest, 1.04 * longest), (f"room on {card.name}", room)
-    x, y = plane(chart, 430, ends, "time of a step ÷ least", most, limit)
+    x, y = plane(chart, room_across, ends, "time of a step ÷ least", most, limit)
     at = {id(plan): (x(plan.seconds / least), y(plan.peak_bytes)) for plan in shown}
     stairs(chart, [at[id(plan)] for plan in sorted(front, key=lambda plan: -plan.seconds)])
     numbers = {id(plan): number for number, plan in enumerate(front, 1)}
@@ -149,17 +172,21 @@ def plans_figure(found: PlansFound, title: str) -> Chart:
         chart.words(across + 9, high - 9, str(number), 11.5, bold=True)
     for number, plan in enumerate(front, 1):
         gives = f"gives up: {', '.join(plan.gives_up) or 'nothing'}"
-        lines = [*wrap(f"{number}  {plan.name}", 50), *wrap(gives, 56)]
+        lines = [*wrap(f"{number}  {plan.name}", most_chars[0]), *wrap(gives, most_chars[1])]
         lines += ["chosen: the least price"] * (plan is first)
-        chart.words(450, 62 * number - 2, "\n".join(lines), 11, at="top", bold=plan is first)
+        chart.words(left, top, "\n".join(lines), 11, at="top", bold=plan is first)
+        top += 13 * len(lines) + 10 if chart.is_narrow else 62
     words = "pale: other plans whose peak was worked out\ndashed: room on the card"
-    chart.words(450, 60 + 62 * len(front), words, 11, shade=GREY, at="top")
+    chart.words(left, top, words, 11, shade=GREY, at="top")
+    if chart.is_narrow:
+        chart.height = top + 34
     names = "; ".join(f"{plan.name} at {plan.seconds / least:.2f}" for plan in front)
     unbeaten = f"of {len(found.plans)} plans {len(front)} are unbeaten on the {card.name}"
     chart.alt = f"{title}: {unbeaten}, by time ÷ least: {names}."
     return chart
 
 
+@redrawn
 def choices_figure(
     peaks: Mapping[str, Instant],
     title: str,
@@ -168,6 +195,7 @@ def choices_figure(
     chosen: int = -1,
     above: Sequence[str] = (),
     foot: str = "",
+    width: float = WIDE,
 ) -> Chart:
     """A stacked bar for each peak, its bytes above, its name below; a triangle marks the ``chosen`` index.
 
@@ -190,7 +218,7 @@ def choices_figure(
     limit = ("", capacity_bytes) if capacity_bytes else None
     parts = named_parts(list(peaks.values()))
     parts = [part for part in parts if any(bar.pieces[part[0]] for bar in bars)]
-    chart = bars_figure(title, bars, subtitle=subtitle, beside=parts, limit=limit, chosen=chosen)
-    chart.words(92, 408, foot, 12, shade=INK)
+    told = {"subtitle": subtitle, "beside": parts, "limit": limit, "chosen": chosen, "foot": foot}
+    chart = bars_figure(title, bars, **told, width=width)
     chart.alt = f"{title}. {subtitle}. {foot or 'Stacked bars'}: {'; '.join(words)}."
     return chart

@@ -70,6 +70,55 @@ async function show() {
   show();
 }
 
+// The frame that is shown as a picture for those whom a link does not reach: always on white, with whole sentences.
+function picture() {
+  const canvas = Object.assign(document.createElement("canvas"), { width: 1200, height: 630 }), pen = canvas.getContext("2d");
+  const [name, peak] = [...buttons[way].children].map(({ textContent }) => textContent.replace("+ ", ""));
+  const told = `${name[0].toUpperCase()}${name.slice(1)}: the peak is ${peak}.`;
+  let top = 20;
+  const write = (text, size, weight = "") => {
+    pen.font = `${weight} ${size}px system-ui, sans-serif`;
+    let line = "";
+    for (const word of [...text.split(" "), ""]) {
+      if (word && pen.measureText(`${line} ${word}`).width < 1120) line = `${line} ${word}`.trim();
+      else {
+        pen.fillText(line, 40, top += 1.3 * size);
+        line = word;
+      }
+    }
+  };
+  pen.fillStyle = "#fff";
+  pen.fillRect(0, 0, 1200, 630);
+  pen.fillStyle = "#1a1a1a";
+  write(`${model.value} on one ${card.value}`, 40, "600");
+  write(said.textContent, 28);
+  pen.save();
+  pen.translate(40, top + 20);
+  pen.scale(1.75, 1.75);
+  playing.drawChart(pen, 640, (530 - top - 40) / 1.75, 1.75, "#1a1a1a");
+  pen.restore();
+  pen.fillStyle = "#1a1a1a";
+  top = 515;
+  write(`${told} ${playing.said()}`, 24);
+  pen.fillStyle = "#545b66";
+  pen.font = "20px system-ui, sans-serif";
+  pen.fillText(`${document.querySelector("h1").textContent} ${location.host}`, 40, 612);
+  return new Promise((resolve) => canvas.toBlob(resolve));
+}
+
+// A phone hands the picture on, a desk keeps it.
+async function save() {
+  if (form.matches(".is-stale, .is-waiting")) return;  // there is no frame of what the menus name
+  const name = `${names().join("-on-")}.png`.replaceAll(" ", "-"), file = new File([await picture()], name, { type: "image/png" });
+  if (matchMedia("(hover: none)").matches && navigator.canShare?.({ files: [file] })) {
+    return navigator.share({ files: [file], title: said.textContent }).catch(() => {});  // who closes it shares nothing
+  }
+  const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(file), download: name });
+  link.click();
+  URL.revokeObjectURL(link.href);
+  form.querySelector(".copied").textContent = `Saved as ${name}.`;
+}
+
 function choose() {
   const address = new URL(location.href.split(/[?#]/)[0]);
   address.searchParams.set("fit", names().join("/"));
@@ -103,6 +152,7 @@ buttons.forEach((button, number) => button.addEventListener("click", () => {
   press(number);
   choose();
 }));
+form.querySelector(".save").addEventListener("click", save);
 form.querySelector(".copy").addEventListener("click", async () => {
   choose();
   const isCopied = await navigator.clipboard?.writeText(location.href).then(() => true, () => false);

@@ -326,10 +326,12 @@ def first_screen(out: Path, site: str) -> str:
         "<noscript>The film of this step needs JavaScript.</noscript></div>"
         f'<p role="status" class="price">{price(next(iter(WAYS)))}</p>'
         '<p class="quiet"><button type="button" class="copy">Copy a link to this film</button> '
+        '<button type="button" class="save">Save this picture</button> '
         '<span role="status" class="copied"></span> '
         f'<a class="link" href="{address_of(*OPENING)}">All ways on one page</a>, with a picture for those whom you '
         'send it. By the formula of <a href="01_memory_breakdown.html">chapter 01</a>, one sequence a step; context, '
-        'workspaces and fragments are counted. <a href="09_one_card.html">Lesson 09</a> has all plans.</p></form>'
+        'workspaces and fragments are counted. A <a href="01_memory_breakdown.html#cell-id=explorer">panel of lesson 01'
+        '</a> moves every control of a step, and <a href="09_one_card.html">lesson 09</a> has all plans.</p></form>'
     )
 
 

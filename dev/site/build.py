@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "chapters")]
 
 from answer import OPENING, address_of, cards, film_name, first_screen, links_of
 from handouts import handouts_page
-from notebook_page import ChapterWriter, Files, Page
+from notebook_page import DOCUMENTS, ChapterWriter, Files, Page
 from panels import Panels
 
 import memkit
@@ -52,45 +52,62 @@ def section(readme: str, title: str) -> str:
     return found[1]
 
 
-def page_of_dev(name: str) -> str:
-    """A page of the folder ``dev`` without its title; its links as README's, which begin at the root."""
-    text = (ROOT / "dev" / name).read_text(encoding="utf-8").partition("\n")[2]
-    return text.replace("](../", "](")
+def document_page(path: str, files: Files) -> Page:
+    """A text file of the repository as a page of ``DOCUMENTS``."""
+    title, _, text = (ROOT / path).read_text(encoding="utf-8").partition("\n")
+    page = Page(stem=DOCUMENTS[path], title=title.removeprefix("# "))
+    files.folder = (ROOT / path).parent
+    page.html = f"<h1>{escape(page.title)}</h1>{files.markdown(text)}"
+    page.search = [("main", page.title, " ".join(part.split())) for part in text.split("\n\n")]
+    return page
 
 
-def folded(html: str) -> str:
-    """All but the first paragraph, where it begins with one, in a fold."""
-    first, end, rest = html.partition("</p>") if html.startswith("<p>") else ("", "", html)
-    return f"{first}{end}<details><summary>All of it</summary>{rest}</details>"
+def opening_of(readme: str) -> list[str]:
+    """README's paragraphs above its first heading, without picture and commands."""
+    opening = readme.partition("\n")[2].partition("\n## ")[0]
+    opening = re.sub(r"^!\[.*\n|^```sh\n(?:.*\n)*?```\n", "", opening, flags=re.MULTILINE)
+    return [part.strip() for part in opening.split("\n\n") if part.strip()]
 
 
-def first_page(files: Files, panels: Panels, chapters: list[Page], site: str) -> Page:
-    """What the book is, a panel to try, the chapters with their questions, and how to run it."""
+def lessons_page(files: Files, chapters: list[Page]) -> Page:
+    """What the book is, and its chapters with their minutes and their questions."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    title, _, opening = readme.partition("\n")
-    opening = re.sub(
-        r"^!\[.*\n|^```sh\n(?:.*\n)*?```\n", "", opening.partition("\n## ")[0], flags=re.MULTILINE
-    )
-    ways = "**You teach?**" + section(readme, "The chapters").partition("**You teach?**")[2]
+    page = Page(stem="lessons", title="The lessons and their questions")
     entries = "".join(
-        f'<div class="entry"><h3 id="{page.stem}"><a href="{page.stem}.html">{escape(page.title)}</a></h3>'
-        f'<p class="quiet">{escape(page.facts)}</p>{page.picture if OF_THE_PICTURE.search(page.question) else ""}'
-        f"{files.markdown(page.question)}</div>"
-        for page in chapters
-        if not page.kind
+        f'<div class="entry"><h2 id="{each.stem}"><a href="{each.stem}.html">{escape(each.title)}</a></h2>'
+        f'<p class="quiet">{escape(each.facts)}</p>{each.picture if OF_THE_PICTURE.search(each.question) else ""}'
+        f"{files.markdown(each.question)}</div>"
+        for each in chapters
+        if not each.kind
     )
+    rest = section(readme, "The chapters").partition("\n[Exercises]")[2]
+    about = "\n\n".join(opening_of(readme))
+    page.html = (
+        f"<h1>{page.title}</h1>{files.markdown(about)}"
+        f'<div class="entries">{entries}</div>{files.markdown(f"[Exercises]{rest}")}'
+    )
+    return page
+
+
+def first_page(files: Files, site: str) -> Page:
+    """The film of a step, what the book is, each chapter in a line, and what the tool and the numbers are."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    title = readme.partition("\n")[0].removeprefix("# ").strip()
+    _, about, died = opening_of(readme)
+    listed = section(readme, "The chapters").partition("\n[Exercises]")[0]
+    listed = re.sub(r"^\| (?:chapter|---).*\n|^\|---.*\n", "", listed, flags=re.MULTILINE)
+    listed = re.sub(r"^\| (.+?) \| (.+?) \|.*", r"- \1: \2", listed, flags=re.MULTILINE)
     parts = {
         "Does it fit my card?": first_screen(files.out, site),
-        "Try it": panels.html("MemoryExplorer", {}, ""),
-        "For whom it is": files.markdown(ways),
-        "The chapters and their questions": f'<div class="entries">{entries}</div>',
-        "The ledger and the questions": '<p><a href="claims.html">Every claim of the ledger</a> has an address that '
-        'can be cited, and <a href="questions.html">the questions</a> say why each choice is right or wrong.</p>',
+        "The lessons": f'<div class="listed">{files.markdown(listed)}</div><p><a href="lessons.html">All '
+        'with their questions and minutes</a>, and what a teacher needs. <a href="claims.html">Every claim</a> of the '
+        'ledger has an address that can be cited; <a href="questions.html">the questions</a> say why each choice is '
+        "right or wrong.</p>",
+        "Your own program": files.markdown(section(readme, "Your own program")),
+        "How good are the numbers?": files.markdown(section(readme, "How good are the numbers?")),
         "How to run it": files.markdown(section(readme, "Start")),
-        "How good are the numbers?": folded(files.markdown(page_of_dev("NUMBERS.md"))),
-        "On which machines it runs": folded(files.markdown(page_of_dev("MACHINES.md"))),
     }
-    page = Page(stem="index", title=title.removeprefix("# ").strip())
+    page = Page(stem="index", title=title)
     # as GitHub does
     page.headings = [(words.lower().replace(" ", "-").replace("?", ""), words) for words in parts]
     asked = (
@@ -99,12 +116,15 @@ def first_page(files: Files, panels: Panels, chapters: list[Page], site: str) ->
     page.search.append(
         (page.headings[0][0], "Does it fit my card?", f"{asked} {' '.join(PUBLISHED_MODELS)}")
     )
-    sections = [
+    film, lessons, own, *others = (
         f'<section id="{anchor}"><h2>{words}</h2>{parts[words]}</section>'
         for anchor, words in page.headings
-    ]
-    sections.insert(1, files.markdown(opening))  # the first screen is the answer
-    page.html = f"<h1>{escape(page.title)}</h1>{''.join(sections)}"
+    )
+    two_sentences = " ".join(re.split(r"(?<=[.?!])\s+", about)[:2])
+    page.html = (
+        f"<h1>{escape(page.title)}</h1>{film}{files.markdown(f'{two_sentences} {died}')}{lessons}{own}"
+        f'<div class="entries">{"".join(others)}</div>'
+    )
     return page
 
 
@@ -333,11 +353,13 @@ def build(out: Path, site: str = "") -> None:
             page.search.insert(0, (page.search[0][0], other, ""))
     sheets = handouts_page(sorted((ROOT / "chapters").glob("[0-9]*.ipynb")), files)
     pages = [
-        first_page(files, panels, chapters, site),
+        first_page(files, site),
         *chapters,
+        lessons_page(files, chapters),
         claims_page(files),
         questions_page(files),
         sheets,
+        *(document_page(path, files) for path in DOCUMENTS),
     ]
     panels.make()
     frame = jinja2.Environment(autoescape=False).from_string(

@@ -333,5 +333,5 @@ function exercise(form) {
   });
 }
 
-document.querySelectorAll(".panel").forEach((place) => { place.live = new Panel(place); });
+document.querySelectorAll("[data-panel]").forEach((place) => { place.live = new Panel(place); });
 document.querySelectorAll("form.exercise").forEach(exercise);

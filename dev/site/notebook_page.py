@@ -11,13 +11,16 @@ import re
 import struct
 from dataclasses import dataclass, field
 from html import escape, unescape
+from io import BytesIO
 from pathlib import Path
 
 import nbformat
+import numpy as np
 from exercises import exercise_html
 from latex2mathml.converter import convert as mathml
 from nbconvert.filters.ansi import ansi2html
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from PIL import Image
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
@@ -32,6 +35,13 @@ FOLDED = re.compile(r"<details>(\s*<summary>\s*(?:Solution|Hint|Answers))")
 
 NOT_SEARCHED = re.compile("^ex-.*-(stub|check)$")
 """Cells of an exercise without words of their own; lists of imports are left out too."""
+
+DOCUMENTS = {
+    "dev/NUMBERS.md": "numbers",
+    "dev/MACHINES.md": "machines",
+    "stepscope/README.md": "stepscope",
+}
+"""Text files of the repository that are pages of the site, by the names of these pages."""
 
 
 @dataclass(kw_only=True)
@@ -100,17 +110,28 @@ class Files:
         return drawn if drawn.exists() and drawn.stat().st_size < 400_000 else path
 
     def picture(self, source: Path | bytes, alt: str) -> str:
-        """A picture with its words. Its size is written down, so that the text below it does not jump."""
-        if isinstance(source, bytes):
-            name = f"{hashlib.sha256(source).hexdigest()[:16]}.png"
-            target = self.out / "pictures" / name
-            target.write_bytes(source)
-        else:
-            target = self.out / "pictures" / source.name
-            target.write_bytes(source.read_bytes())
+        """A picture with its words. Its size is written down, so that the text below it does not jump.
+
+        One of pixels has a twin for a dark page.
+        """
+        name = (
+            source.name
+            if isinstance(source, Path)
+            else f"{hashlib.sha256(source).hexdigest()[:16]}.png"
+        )
+        data = source.read_bytes() if isinstance(source, Path) else source
+        target = self.out / "pictures" / name
+        if name.endswith(".png"):
+            drawn = Image.open(BytesIO(data)).convert("RGB")
+            data = in_few_colours(drawn)
+            target.with_stem(f"{target.stem}-dark").write_bytes(in_few_colours(in_dark(drawn)))
+        target.write_bytes(data)
         width, height = size_of(target)
         size = f'width="{width}" height="{height}"'
         image = f'<img src="pictures/{target.name}" alt="{escape(unescape(alt))}" {size} loading="lazy">'
+        if name.endswith(".png"):
+            dark = f'srcset="pictures/{target.stem}-dark.png" media="(prefers-color-scheme: dark)"'
+            image = f"<picture><source {dark}>{image}</picture>"
         return f'<span class="picture">{image}</span>'
 
     def film(self, text: str) -> str:
@@ -125,8 +146,12 @@ class Files:
         if re.match(r"https?:|mailto:|#", url):
             return url
         path, mark, fragment = url.partition("#")
-        from_root = path.startswith(("figures/", "chapters/"))  # README's links begin there
+        # README's links begin there
+        from_root = path.startswith(("figures/", "chapters/")) or path in DOCUMENTS
         file = ((self.root if from_root else self.folder) / path).resolve()
+        for document, stem in DOCUMENTS.items():
+            if file == self.root / document:
+                return f"{stem}.html{mark}{fragment}"
         if path.endswith(".ipynb"):
             return f"{stem_of(file)}.html{mark}{fragment}"
         if not file.is_file():
@@ -161,6 +186,27 @@ def size_of(path: Path) -> tuple[int, int]:
     if found := re.search(rb'viewBox="0 0 ([\d.]+) ([\d.]+)"', data):
         return round(float(found[1])), round(float(found[2]))
     raise ValueError(f"{path.name} is neither a PNG nor an SVG with a viewBox that begins at 0 0")
+
+
+PAPER, INK = (0x16, 0x16, 0x16), (0xE8, 0xE8, 0xE8)
+"""The dark page's, as ``book.css`` has them; drawn figures stand on the same ground."""
+
+
+def in_dark(drawn: Image.Image) -> Image.Image:
+    """A chart that was drawn on white, on the dark page's ground: its greys go from ink to paper, its colours stay."""
+    pixels = np.asarray(drawn) / 255
+    is_colour = np.clip(np.ptp(pixels, axis=-1, keepdims=True) / 0.25, 0, 1)  # an edge is between
+    paper, ink = np.array([PAPER, INK]) / 255
+    greys = ink + (paper - ink) * pixels.mean(axis=-1, keepdims=True)
+    mixed = is_colour * pixels + (1 - is_colour) * greys
+    return Image.fromarray(np.rint(255 * mixed).astype(np.uint8))
+
+
+def in_few_colours(drawn: Image.Image) -> bytes:
+    """A chart as PNG in 96 colours: a third of the bytes."""
+    kept = BytesIO()
+    drawn.quantize(96).save(kept, "PNG", optimize=True)
+    return kept.getvalue()
 
 
 def coloured(code: str) -> str:

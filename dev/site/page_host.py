@@ -13,6 +13,7 @@ from html import escape
 
 from book.exercises import NumberExercise
 from memkit import widgets
+from memkit.pictures.svg import Chart
 from memkit.units import html_table
 from memkit.widgets.explorer import Bits, Choice, Entry, Number, Switch, html_places, values_of
 from memkit.widgets.in_page import FOLD
@@ -25,6 +26,14 @@ def explorer_of(name: str) -> type:
     from stepscope import widgets as more
 
     return getattr(more, name)
+
+
+def pictures_of(chart: Chart) -> str:
+    """A picture's place, with its twin for a phone; the style sheet shows one of them."""
+    return (
+        f'<div class="memkit-view view" tabindex="0"><div data-id="picture">{chart.html()}</div>'
+        f'<div data-id="narrow">{chart.narrow().html()}</div></div>'
+    )
 
 
 class Host:
@@ -60,10 +69,13 @@ class Host:
                 facts[name]["max"] = ends.get(name, control.high)
         if rests:
             self.said, self.said_of = tuple(shown.more()), shown
+        narrow = shown.chart.narrow()
         places = html_places(explorer, self.said, self.said_of is not shown) | {
             "picture": shown.chart.html(),
+            "narrow": narrow.html(),
             "table": html_table(shown.table),
             "frame": f"<style>{shown.chart.frame_style()}</style>",
+            "narrow_frame": f"<style>{narrow.frame_style()}</style>",
         }
         return facts | {name: {"value": html} for name, html in places.items()}
 
@@ -99,11 +111,12 @@ class Host:
             f'<div class="memkit-panel"><div class="controls">{boxes}</div>{later}'
             f'<div class="memkit-verdict" data-id="verdict">{inside["verdict"]}</div>'
             f'<div class="memkit-alert" data-id="alert"></div>'
-            f'<div class="memkit-view view" data-id="picture" tabindex="0">{inside["picture"]}</div>'
+            f"{pictures_of(self.explorer.shown.chart)}"
             f'<div data-id="status">{inside["status"]}</div>'
             f'<div class="memkit-more" data-id="more">{inside["more"]}</div><div>{FOLD}</div>'
             f'<div class="memkit-table" data-id="table">{inside["table"]}</div>'
-            f'<div data-id="frame">{inside["frame"]}</div></div>'
+            f'<div data-id="frame">{inside["frame"]}</div>'
+            f'<div data-id="narrow_frame">{inside["narrow_frame"]}</div></div>'
         )
 
     def box(self, name: str, control: Number | Choice | Switch | Entry) -> str:

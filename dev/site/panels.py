@@ -19,6 +19,7 @@ from html import escape
 from pathlib import Path
 
 import lazy_loader
+from page_host import explorer_of, pictures_of
 
 from memkit import widgets as kit
 from memkit.widgets.in_page import SCRIPT
@@ -53,8 +54,11 @@ class Panels:
         if name in OWN_PAGES:
             stem, words = OWN_PAGES[name]
             return f'<p class="run"><a href="{stem}.html">{words}</a> on a page of their own.</p>'
-        if arguments is None or name in TOO_SLOW:
-            return stored + IN_JUPYTER.format(f"{TOO_SLOW[name]} " if name in TOO_SLOW else "")
+        if arguments is None:
+            return stored + IN_JUPYTER.format("")
+        if name in TOO_SLOW:
+            pictures = pictures_of(explorer_of(name)(**arguments).shown.chart)
+            return f'<div class="panel">{pictures}</div>{IN_JUPYTER.format(f"{TOO_SLOW[name]} ")}'
         key = f"<!--panel {name} {json.dumps(arguments, sort_keys=True)}-->"
         self.asked[key] = (name, arguments, stored)
         return key

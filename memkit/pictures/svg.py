@@ -13,13 +13,14 @@ it shows. The font is DejaVu Sans, which matplotlib carries, so that the pixels 
 
 import base64
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from html import escape
 from importlib.util import find_spec
 from itertools import combinations, groupby
 from pathlib import Path
+from textwrap import wrap
 from zlib import crc32
 
 from memkit.pictures.colours import HATCHES
@@ -69,6 +70,8 @@ OWN_GROUND = (
 FONT = "DejaVu Sans,Verdana,Arial,sans-serif"
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 DASHED = "6 4"
+WIDE, NARROW = 800, 340
+"""Units across of a picture in a notebook, and of its twin for a phone, which shows them as so many pixels."""
 CHARACTER, BOLD, LINE_HEIGHT = 0.63, 1.12, 1.18
 """Width of a usual character as a share of the font's size (DejaVu Sans, the widest font of ``FONT``), how much wider
 a bold one is, and the height of a line."""
@@ -83,20 +86,48 @@ def text_width(text: str, size: float, bold: bool = False) -> float:
     return max(map(len, text.split("\n"))) * CHARACTER * size * (BOLD if bold else 1)
 
 
+def broken(text: str, width: float, size: float, bold: bool = False) -> str:
+    """A text in lines of a width at most, as its words allow."""
+    most = int(width / text_width("n", size, bold))
+    return "\n".join(piece for line in text.split("\n") for piece in wrap(line, most))
+
+
+def redrawn(figure: Callable) -> Callable:
+    """A figure whose chart can be drawn anew with another ``width``: ``chart.narrow`` for a phone."""
+
+    @wraps(figure)
+    def drawn(*given, **named):
+        chart = figure(*given, **named)
+        chart.anew = lambda width: figure(*given, **named, width=width)
+        return chart
+
+    return drawn
+
+
 class Chart:
     """Marks on a page of ``width`` × ``height`` units, a unit a pixel at full size; ``alt`` tells them in words.
 
     ``title`` and below it ``subtitle``, the line of provenance, stand at the upper left. A mark has a look (colour and
     hatch; none: an outline) or a colour, paled by ``shade``; ``tip`` is told under the pointer, ``data`` are its
     ``data-`` attributes, and any other keyword is an attribute of SVG.
+    On a narrow page the title is broken: ``lower`` is how much lower all else begins.
     """
 
     def __init__(self, width: float, height: float, title: str = "", subtitle: str = ""):
         self.width, self.height, self.title, self.alt = width, height, title, title
         self.marked: object = None  # the ``data-pick`` of the mark that is framed
+        self.anew: Callable | None = None  # draws it with another width
         self._marks: list[str] = []
         self._fills: dict[tuple[str, str], str] = {}
         self._boxes: list[tuple[float, float, float, float]] = []
+        self.is_narrow, self.lower = width == NARROW, 0.0
+        if self.is_narrow and title:
+            title, subtitle = broken(title, width - 12, 14, True), broken(subtitle, width - 12, 12)
+            lines = title.count("\n"), subtitle.count("\n")
+            self.words(6, 10, title, 14, bold=True, at="top")
+            self.words(6, 34 + 17 * lines[0], subtitle, 12, shade=GREY, at="top")
+            self.lower = 17.0 * lines[0] + 15 * lines[1]
+            return
         self.words(10, 19, title, 15, bold=True)
         self.words(10, 43, subtitle, 12, shade=GREY)
 
@@ -209,6 +240,12 @@ class Chart:
             left += needed + 16
         return y + row
 
+    def narrow(self) -> "Chart":
+        """The picture drawn anew for a phone, the same mark framed; only of a figure that is ``redrawn``."""
+        chart = self.anew(NARROW)
+        chart.alt, chart.marked = self.alt, self.marked
+        return chart
+
     @property
     def key(self) -> str:
         """The picture's own id, the same for the same marks."""
@@ -250,9 +287,16 @@ class Chart:
         return f"<svg{_written(head)}>{words}{styled}{drawn}</svg>"
 
     def html(self) -> str:
-        """The picture within a page: as wide as there is room, at most its own width, at least 600 pixels."""
-        least = min(600, self.width)
-        style = f"width:100%;height:auto;min-width:{least}px;max-width:{_short(self.width)}px;display:block"
+        """The picture within a page: as wide as there is room, at most its own width, at least 600 pixels.
+
+        A narrow one has no least width, and grows on a page that is not much wider.
+        """
+        least, most = (
+            (0, 1.4 * self.width) if self.is_narrow else (min(600, self.width), self.width)
+        )
+        style = (
+            f"width:100%;height:auto;min-width:{least}px;max-width:{_short(most)}px;display:block"
+        )
         return self.svg().replace("<svg ", f'<svg style="{style}" ', 1)
 
     def png(self, zoom: float = 1.0) -> bytes | None:

@@ -13,7 +13,7 @@ from itertools import groupby
 
 from memkit.pictures.bars import Bar, bars_figure, short
 from memkit.pictures.colours import LOOKS
-from memkit.pictures.svg import GREY, Chart, Scale, byte_ticks, draw_limit, thinned
+from memkit.pictures.svg import GREY, WIDE, Chart, Scale, byte_ticks, draw_limit, redrawn, thinned
 from memkit.timeline import PARTS, Events, Instant, MemoryTimeline, provenance_line, where
 from memkit.units import format_bytes
 
@@ -60,12 +60,14 @@ def _names(instant: Instant, is_split: bool) -> tuple[str, tuple[str, int]]:
     return "peak" if instant.is_peak else "end", (phase, instant.step)
 
 
+@redrawn
 def timeline_figure(
     timeline: MemoryTimeline,
     capacity_bytes: int | None = None,
     card_name: str = "card",
     title: str = "Memory through a training step",
     before: MemoryTimeline | None = None,
+    width: float = WIDE,
 ) -> Chart:
     """A stacked bar per instant; beside them the parts of the peak in words and bytes.
 
@@ -111,6 +113,7 @@ def timeline_figure(
         head=head,
         beside=parts,
         notes=notes,
+        width=width,
     )
     peak, last = timeline.peak, timeline.instants[-1]
     chart.alt = (

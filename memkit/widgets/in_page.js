@@ -8,8 +8,8 @@ function render({ model, el }) {
     if (icon && !control.textContent.trim()) control.setAttribute("aria-label", icon);
   });
   const leave = (event) => event.key === "Escape" && panel.closest(".jp-Cell")?.focus();
-  const kept = () => picked && view.querySelector(`[data-pick="${picked}"]`);  // a new picture keeps the place
-  const marks = () => [...view.querySelectorAll("[data-pick], [data-bytes]")];
+  const marks = () => [...view.querySelectorAll("[data-pick], [data-bytes]")].filter((mark) => mark.checkVisibility());
+  const kept = () => picked && marks().find(({ dataset }) => dataset.pick === picked);  // a new picture keeps the place
   const tell = (mark) => {
     view.querySelector(".memkit-here")?.classList.remove("memkit-here");
     mark?.classList.add("memkit-here");

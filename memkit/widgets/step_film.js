@@ -306,11 +306,10 @@ export function film(place, data, { hasLink = false, card = null, plays = false 
   };
   const y = (size, height) => height - FOOT - Math.min(size / most, 1) * (height - FOOT - TOP);
 
-  function drawAreas(ink) {
-    const [, width, height] = fitted(chart), ratio = chart.width / width;
-    if (areas && areas.key === `${chart.width} ${chart.height} ${ink}`) return areas;
-    areas = new OffscreenCanvas(chart.width, chart.height);
-    areas.key = `${chart.width} ${chart.height} ${ink}`;
+  function drawAreas(width, height, ratio) {
+    const key = `${width} ${height} ${ratio}`;
+    if (areas?.key === key) return areas;
+    areas = Object.assign(new OffscreenCanvas(Math.round(width * ratio), Math.round(height * ratio)), { key });
     const pen = areas.getContext("2d"), floor = new Float64Array(story.count);
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     story.parts.forEach(([, colour], part) => {
@@ -328,10 +327,9 @@ export function film(place, data, { hasLink = false, card = null, plays = false 
     return areas;
   }
 
-  function drawChart() {
-    if (!chart.clientWidth || !chart.clientHeight) return;  // on paper, and in a folded cell
-    const ink = getComputedStyle(place).color, all = drawAreas(ink);
-    const [pen, width, height] = fitted(chart), handle = x(at, width);
+  // The moment's chart by any pen whose unit is a pixel of CSS, `ratio` of which are drawn.
+  function drawChart(pen, width, height, ratio, ink) {
+    const all = drawAreas(width, height, ratio), handle = x(at, width);
     pen.globalAlpha = isRevealed() ? .22 : 0;  // what comes is shown once the guess is made
     pen.drawImage(all, 0, 0, width, height);
     pen.globalAlpha = 1;
@@ -379,7 +377,7 @@ export function film(place, data, { hasLink = false, card = null, plays = false 
     if (guess !== null) flag(guess, "your guess", true);
     if (full >= 0) flag(full, "out of memory", true);
     if (isRevealed()) flag(story.peak, `${full < 0 ? "" : "would "}peak ${story.most > most ? "↑ " : ""}${bytes(story.most)}`, false);
-    if (card) drawCard(pen, width, height);
+    if (card) drawCard(pen, width, height, ink);
     pen.beginPath();
     pen.moveTo(handle, 0);
     pen.lineTo(handle, height - FOOT + 2);
@@ -389,7 +387,7 @@ export function film(place, data, { hasLink = false, card = null, plays = false 
   }
 
   // The card's line, and below it where a step may fit or not; a line far above the areas is at their upper edge.
-  function drawCard(pen, width, height) {
+  function drawCard(pen, width, height, ink) {
     const line = y(card.high, height), words = `${card.high > most ? "↑ " : ""}${card.name}: ${bytes(card.high)} for tensors`;
     pen.fillStyle = "#D55E00";
     pen.fillRect(AXIS, line - 1, width - AXIS, 2);
@@ -397,7 +395,7 @@ export function film(place, data, { hasLink = false, card = null, plays = false 
     pen.fillRect(AXIS, line, width - AXIS, y(card.low, height) - line);
     pen.globalAlpha = 1;
     pen.font = "600 12px system-ui, sans-serif";
-    pen.fillStyle = getComputedStyle(place).color;
+    pen.fillStyle = ink;
     pen.fillText(words, AXIS + 6, card.high > most ? line + 15 : line - 6);
   }
 
@@ -447,7 +445,10 @@ export function film(place, data, { hasLink = false, card = null, plays = false 
 
   function draw() {
     shown = at;
-    drawChart();
+    if (chart.clientWidth && chart.clientHeight) {  // not on paper, nor in a folded cell
+      const [pen, width, height] = fitted(chart);
+      drawChart(pen, width, height, chart.width / width, getComputedStyle(place).color);
+    }
     drawBlocks();
     drawLines();
     total.textContent = bytes(story.totals[at]);
@@ -539,7 +540,7 @@ export function film(place, data, { hasLink = false, card = null, plays = false 
   const theme = matchMedia("(prefers-color-scheme: dark)");
   theme.addEventListener("change", draw);
   if (plays && !isStill) roll();
-  return { go, story, stop: () => {
+  return { go, story, drawChart, said: () => say.textContent.trim(), stop: () => {
     pause();
     observer.disconnect();
     theme.removeEventListener("change", draw);

@@ -15,6 +15,7 @@ from urllib.parse import quote
 import answer
 import pytest
 from answer import OPENING, WAYS, cards, film_name, in_lines, limits_of, script_of, setups
+from PIL import Image
 
 from memkit.cards import CARDS
 from memkit.fit import fit_on
@@ -336,6 +337,43 @@ def test_each_answer_has_a_page_and_a_picture(model, card, still, site, axe):
     still.get_by_text("Its film, another model or card").click()
     still.wait_for_function(SETTLED)
     assert form.evaluate(SEEN) == seen
+
+
+WRITTEN = """() => { const write = CanvasRenderingContext2D.prototype.fillText;
+    globalThis.written = [];
+    CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+        const { a, e, d, f } = this.getTransform(), wide = a * this.measureText(text).width;
+        const left = a * x + e - (this.textAlign === "right" ? wide : 0);
+        if (this.canvas.width === 1200) written.push([text, left, left + wide, d * y + f]);
+        write.call(this, text, x, y);
+    }; }"""
+
+
+@pytest.mark.parametrize("card, way", [(OPENING[1], "as most scripts"), ("L40S", "LoRA")])
+def test_a_frame_is_saved_as_a_picture_with_whole_sentences(card, way, still):
+    """Of a film that stops where the card is full, and of one that shows its peak."""
+    form = still.locator("form.answer")
+    form.get_by_label("Card").select_option(card)
+    form.locator(".ways button", has_text=way).first.click()
+    still.wait_for_function(SETTLED)
+    still.evaluate(WRITTEN)
+    with still.expect_download() as saved:
+        form.get_by_role("button", name="Save this picture").click()
+    assert saved.value.suggested_filename == f"Llama-3-8B-on-{card.replace(' ', '-')}.png"
+    with Image.open(saved.value.path()) as image:
+        assert image.size == (1200, 630)
+        counts = {colour: count for count, colour in image.convert("RGB").getcolors(1 << 20)}
+    weights, paper = (0x00, 0x72, 0xB2), (255, 255, 255)
+    assert counts[weights] > 20_000 and counts[paper] < 0.9 * 1200 * 630
+    written = still.evaluate("written")
+    assert all(
+        left >= 0 and right <= 1200 and 0 < y <= 630 - 12 for _, left, right, y in written
+    ), written
+    seen, whole = form.evaluate(SEEN), " ".join(text for text, *_ in written)
+    peak = seen["ways"][seen["way"]][1]
+    told = f"{way[0].upper()}{way[1:]}: the peak is {peak}."
+    for sentence in (f"Llama-3-8B on one {card}", seen["said"], told, seen["say"]):
+        assert sentence in whole
 
 
 @pytest.mark.parametrize(

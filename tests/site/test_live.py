@@ -19,6 +19,7 @@ LIVE = (
     "AdapterExplorer AllocatorLab BitExplorer FrontierExplorer MemoryExplorer ShardingExplorer"
 ).split()
 """The panels whose answers need neither torch nor numpy."""
+WITH_A_PANEL = "01_memory_breakdown.html"
 STATES = int(os.environ.get("SITE_STATES", "40"))
 PLACES = ("alert", "verdict", "picture", "status", "more", "table", "frame")
 ASK = """async ([calls]) => { const { ask } = await import("./live.mjs"), answers = [];
@@ -71,6 +72,9 @@ class Reader:
                 shown[name] = {"value": control.index, "options": list(control._options_labels)}
             if isinstance(control, panels.NumberBox):
                 shown[name]["max"] = control.slider.max
+        narrow = self.explorer.shown.chart.narrow()
+        shown["narrow"] = {"value": narrow.html()}
+        shown["narrow_frame"] = {"value": f"<style>{narrow.frame_style()}</style>"}
         return shown | {name: {"value": getattr(self.panel, name).value} for name in PLACES}
 
 
@@ -143,11 +147,11 @@ def test_what_is_drawn_ahead_is_what_the_panel_shows(name, places, monkeypatch):
 
 
 def test_the_first_control_moves_without_python_and_the_second_starts_it(page, address):
-    page.goto(f"{address}index.html")
+    page.goto(f"{address}{WITH_A_PANEL}")
     asked = []
     page.on("request", lambda request: asked.append(request.url))
     place = page.locator(".panel").first
-    before = place.locator(".memkit-view svg").get_attribute("id")
+    before = place.locator("[data-id=picture] svg").get_attribute("id")
     place.locator("select").first.select_option(index=1)
     page.wait_for_function(f"!document.getElementById('{before}')")
     assert not any("pyodide" in url for url in asked)
@@ -158,13 +162,61 @@ def test_the_first_control_moves_without_python_and_the_second_starts_it(page, a
     reader = Reader("MemoryExplorer", {})
     reader.explorer.set(model=reader.panel.controls["model"].options[1])
     reader.panel.controls["precision"].index = 0
-    shown = place.locator(".memkit-view svg").get_attribute("id")
+    shown = place.locator("[data-id=picture] svg").get_attribute("id")
     assert f'id="{shown}"' in reader.panel.picture.value
     place.locator("[type=number]").first.fill("0")
     place.locator("[type=number]").first.press("Tab")
     place.get_by_text("was not taken").wait_for()
     place.get_by_role("button", name="Copy a link").click()
-    page.wait_for_url("**#try-it")
+    page.wait_for_url("**#cell-id=explorer")
+
+
+PICTURE = """place => { const view = place.querySelector(".memkit-view"), frame = view.getBoundingClientRect();
+    const svg = [...view.querySelectorAll("svg")].find((each) => each.checkVisibility());
+    const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+    const texts = [...svg.querySelectorAll("text")];
+    const sizes = texts.map((text) => text.getAttribute("font-size") * scale);
+    const isOut = ({ left, right }) => left < frame.left - 1 || right > frame.right + 1;
+    const out = texts.filter((text) => isOut(text.getBoundingClientRect())).map((text) => text.textContent);
+    return { sideways: view.scrollWidth - view.clientWidth, out, letters: Math.min(...sizes) };
+}"""
+
+
+@pytest.mark.parametrize("name", LIVE)
+def test_on_a_phone_a_panel_s_picture_fits_and_can_be_read(name, page, address, site):
+    """And it is the one of the setting that the panel names, before and after a move."""
+    file = next(
+        path.name
+        for path in sorted(site.glob("*.html"))
+        if f'data-panel="{name}"' in path.read_text()
+    )
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{address}{file}")
+    place = page.locator(f'[data-panel="{name}"]').first
+    place.locator(".share").wait_for()  # the page's program has added its line
+    reader = Reader(name, json.loads(place.get_attribute("data-arguments")))
+    key, menu = next(
+        (key, box)
+        for key, box in reader.panel.controls.items()
+        if isinstance(box, ipywidgets.Dropdown)
+    )
+    for index in (None, (menu.index + 1) % len(menu.options)):
+        if index is not None:
+            place.locator(f"select[data-id={key}]").select_option(index=index)
+            reader.move(key, index)
+        shown = place.locator("[data-id=narrow] svg")
+        shown.and_(page.locator(f"#{reader.explorer.shown.chart.narrow().key}")).wait_for()
+        found = place.evaluate(PICTURE)
+        assert found["sideways"] <= 0 and not found["out"] and found["letters"] >= 11
+    page.set_viewport_size({"width": 1280, "height": 900})
+
+
+def test_on_a_phone_a_panel_that_only_jupyter_moves_has_a_picture_that_fits_too(page, address):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{address}09_one_card.html")
+    found = page.locator(".panel:not([data-panel])").first.evaluate(PICTURE)
+    assert found["sideways"] <= 0 and not found["out"] and found["letters"] >= 11
+    page.set_viewport_size({"width": 1280, "height": 900})
 
 
 PAIRS = (*range(int(os.environ.get("SITE_PAIRS", "2"))), 46)
@@ -299,7 +351,7 @@ def test_what_a_browser_keeps_over_back_is_not_named_above_a_panel_s_opening_pic
         document.querySelector(".panel select[data-id=model]").selectedIndex = 1;
         document.querySelector(".panel [type=number]").value = 77;
     })""")
-    another.goto(f"{address}index.html")
+    another.goto(f"{address}{WITH_A_PANEL}")
     place = another.locator(".panel").first
     place.locator(".share").wait_for()
     assert panel_shows(place, Reader("MemoryExplorer", {}))
@@ -328,7 +380,7 @@ def test_where_a_panel_s_moves_cannot_be_fetched_it_shows_none_and_they_can_be_a
     way, page, address, breaks
 ):
     breaks("live/MemoryExplorer-", times=1)
-    page.goto(f"{address}index.html")
+    page.goto(f"{address}{WITH_A_PANEL}")
     place, reader, wanted = page.locator(".panel").first, Reader("MemoryExplorer", {}), 1
     place.locator("select[data-id=model]").select_option(index=1)
     place.get_by_text("could not be fetched").wait_for()
@@ -347,7 +399,7 @@ def test_where_a_panel_s_moves_cannot_be_fetched_it_shows_none_and_they_can_be_a
 def test_without_a_network_a_panel_shows_no_answer_to_two_controls_and_starts_python_when_it_is_back(
     page, address, breaks
 ):
-    page.goto(f"{address}index.html")
+    page.goto(f"{address}{WITH_A_PANEL}")
     place, reader = page.locator(".panel").first, Reader("MemoryExplorer", {})
     opening, other = reader.panel.controls["precision"].index, 0
     assert opening != other
@@ -374,7 +426,7 @@ def test_without_a_network_a_panel_shows_no_answer_to_two_controls_and_starts_py
 
 
 def test_a_python_that_dies_is_started_again_with_all_that_was_moved(page, address):
-    page.goto(f"{address}index.html")
+    page.goto(f"{address}{WITH_A_PANEL}")
     place, reader = page.locator(".panel").first, Reader("MemoryExplorer", {})
     for key in ("model", "precision"):
         place.locator(f"select[data-id={key}]").select_option(index=1)

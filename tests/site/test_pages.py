@@ -8,19 +8,22 @@ from urllib.parse import unquote, urlsplit
 
 import build
 import nbformat
+import numpy as np
 import pytest
 from answer import OPENING, address_of, links_of
 from bs4 import BeautifulSoup
 from handouts import print_wall
-from notebook_page import ChapterWriter, Files, stem_of
-from PIL import Image
+from notebook_page import DOCUMENTS, ChapterWriter, Files, stem_of
+from PIL import Image, ImageColor
 
 from dev.notebooks import family_of, kind_of, notebooks, place_of
+from memkit.pictures.colours import OKABE_ITO
 
 pytestmark = [pytest.mark.site, pytest.mark.browser]
 NOTEBOOKS = notebooks()
 CHAPTERS = [path for path in NOTEBOOKS if not kind_of(path)]
 NAMES = ["index", *map(stem_of, NOTEBOOKS), "claims", "questions", "handouts", "404"]
+NAMES += ["lessons", *DOCUMENTS.values()]
 WIDTHS, SCHEMES = (320, 800, 1280), ("light", "dark")
 FOCUSED = """() => { const place = document.activeElement, box = place.getBoundingClientRect();
     const isInView = box.bottom > 0 && box.top < innerHeight;
@@ -30,6 +33,8 @@ UNFOLDED = """() => [...document.querySelectorAll("main .cell details:not(:has(.
         { contentVisibilityAuto: true, visibilityProperty: true })])"""
 LOOKS = ["color-contrast", "link-in-text-block"]
 """The rules of axe-core that look at colours; what the others read is the same in dark."""
+CUT_CODE = """[...document.querySelectorAll(".code pre")].filter((code) => code.scrollWidth > code.clientWidth)
+    .map((code) => code.textContent)"""
 DRAWN = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 """A frame later the page knows its width and colours: ``book.js`` hears of a resize in the frame itself."""
 
@@ -57,9 +62,21 @@ def test_there_is_a_page_for_every_chapter_and_it_bears_its_title(soups):
         soup = soups[f"{stem_of(path)}.html"]
         assert soup.title.text.startswith(title) and soup.h1.text == title
     for path in CHAPTERS:
-        question = soups["index.html"].find(id=path.stem).find_all_next("p", limit=2)[1].text[:25]
+        question = soups["lessons.html"].find(id=path.stem).find_all_next("p", limit=2)[1].text[:25]
         assert any(question in cell.source for cell in nbformat.read(path, as_version=4).cells)
-    assert {"00"} <= {image["src"][9:11] for image in soups["index.html"].select("img")}
+    assert {"00"} <= {image["src"][9:11] for image in soups["lessons.html"].select("img")}
+    listed = [link["href"] for link in soups["index.html"].select(".listed li > a:first-child")]
+    assert listed == [f"{stem_of(path)}.html" for path in CHAPTERS]
+
+
+@pytest.mark.parametrize("width, most", [(390, 3990), (1280, 2290)])
+def test_the_front_page_is_a_fifth_as_tall_as_it_was(width, most, page, address):
+    """It was 11,440 pixels at 1,280 and 19,950 at 390, with every question, a panel and two reports in it."""
+    page.set_viewport_size({"width": width, "height": 844})
+    page.goto(f"{address}index.html")
+    page.locator(".stage canvas.areas").wait_for()
+    assert page.evaluate("document.documentElement.scrollHeight") <= most
+    page.set_viewport_size({"width": 1280, "height": 900})
 
 
 def test_every_link_leads_somewhere(site, soups):
@@ -134,7 +151,8 @@ def test_formulas_are_mathml_and_none_is_left_in_tex(soups):
 def test_bytes_stay_within_their_budgets(site, soups):
     """What a reader waits for: half a megabyte a page, 20 kB a film, 6.5 MB a click on Python; a twentieth above it.
 
-    Of all 31 MB nobody waits for: 8 are Python for browsers, 6 the cards of 342 links, 6 the notebooks, 2 the films.
+    Of all 31 MB nobody waits for: 8 are Python for browsers, 6 the cards of 342 links, 6 the notebooks, 2 the films, 2
+    the pictures, light and dark.
     """
     for name, soup in soups.items():
         page = zipped(site / name)
@@ -175,12 +193,62 @@ def test_axe_finds_nothing_at_three_widths_in_light_and_dark(name, page, address
         assert page.evaluate("document.documentElement.scrollWidth") <= width, (
             "the page itself scrolls sideways"
         )
+        cut = page.evaluate(CUT_CODE)
+        assert width < 1280 or not cut, cut
         for scheme in SCHEMES:
             page.emulate_media(color_scheme=scheme)
             page.evaluate(DRAWN)
             if violations := axe(page, () if scheme == "light" else LOOKS):
                 found[width, scheme] = violations
     assert not found
+
+
+def test_a_picture_of_pixels_has_a_twin_for_dark_pages_on_their_ground_and_in_its_own_colours(site):
+    """Not inverted: where the light one has a colour of the book, the dark one has it too."""
+    css = (site / "book.css").read_text(encoding="utf-8")
+    ground = np.array(ImageColor.getrgb(re.findall(r"--paper: (#\w{6});", css)[0]))
+    pairs = [
+        (path, path.with_stem(f"{path.stem}-dark"))
+        for path in sorted((site / "pictures").glob("*.png"))
+        if not path.stem.endswith("-dark")
+    ]
+    compared = 0
+    for pair in pairs:
+        light, dark = (np.asarray(Image.open(path).convert("RGB")).astype(int) for path in pair)
+        assert light.shape == dark.shape
+        assert np.abs(dark[0, 0] - ground).max() <= 4 or light[0, 0].min() < 250, pair[1].name
+        for colour in OKABE_ITO[:7]:
+            is_there = np.abs(light - ImageColor.getrgb(colour)).max(axis=-1) <= 6
+            if is_there.sum() > 2000:
+                compared += 1
+                apart = np.abs(dark - light)[is_there].max(axis=-1)
+                assert np.quantile(apart, 0.97) <= 14, (pair[1].name, colour)
+    assert compared > len(pairs)
+
+
+def test_a_dark_page_shows_the_dark_twin(page, address):
+    for scheme, ending in (("light", r"/\w{16}\.png$"), ("dark", r"-dark\.png$")):
+        page.emulate_media(color_scheme=scheme)
+        page.goto(f"{address}03_mixed_precision.html")
+        page.evaluate(
+            "document.querySelectorAll('details').forEach((fold) => { fold.open = true; })"
+        )
+        picture = page.locator(".output:not(.film) .picture img").first
+        picture.scroll_into_view_if_needed()
+        page.wait_for_function("image => image.complete", arg=picture.element_handle())
+        assert re.search(ending, picture.evaluate("image => image.currentSrc"))
+        assert picture.evaluate("image => getComputedStyle(image).filter") == "none"
+    page.emulate_media(color_scheme="light")
+
+
+@pytest.mark.parametrize("width", [1280, 1920])
+def test_a_film_and_code_leave_the_column_of_text(width, page, address):
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(f"{address}01_memory_breakdown.html")
+    film = page.locator(".cell .film:has(canvas)").first.bounding_box()
+    text = page.locator(".cell.markdown p:visible").nth(3).bounding_box()
+    assert film["width"] >= max(940, text["width"] + 200) and film["x"] + film["width"] <= width
+    page.set_viewport_size({"width": 1280, "height": 900})
 
 
 def test_a_sheet_has_the_chapter_s_goals(soups):
