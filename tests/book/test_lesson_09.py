@@ -59,7 +59,7 @@ def test_what_the_loss_in_pieces_saves():
     pieces = replace(whole, loss_pieces=8)
     hoped = 7 / 8 * 3 * whole.tokens_per_micro_batch * LLAMA_32_1B.vocab_size * 2 / GIB
     told = TEXTS["loss-read"]
-    assert f"By {gib(whole) - gib(pieces):.1f} GiB and not by {hoped:.1f}" in told
+    assert f"falls by {gib(whole) - gib(pieces):.1f} GiB and not by {hoped:.1f}" in told
     assert f"Of its {gib(pieces):.2f} GiB" in told
     assert "a quarter of the peak" in told and 0.23 < 1 - gib(pieces) / gib(whole) < 0.27
     foreach = replace(pieces, optimizer=Job(model=LLAMA_32_1B).optimizer)
@@ -72,9 +72,9 @@ def test_what_the_planner_s_plans_take():
     least = min(plan.seconds for plan in found.front)
     first, on_host, lora = found.front
     told = TEXTS["planner-read"]
-    assert f"takes {first.seconds / least:.2f} of the least time" in told
+    assert f"takes {first.seconds / least:.2f} times the least time" in told
     assert (
-        f"fits, at {on_host.seconds / least:.2f} of the least time" in told
+        f"fits, at {on_host.seconds / least:.2f} times the least time" in told
         and lora.seconds == least
     )
     assert "a third of a GiB" in told and 0.3 < -found.missed[0].fit.least_bytes / GIB < 0.4

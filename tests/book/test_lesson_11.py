@@ -77,8 +77,9 @@ def test_one_group_fills_eight_cards_and_float32_shards_do_not():
     assert float(unwrapped) == pytest.approx(by_hand, rel=0.02)
     told = TEXTS["one-group-read"]
     upcast = gib(reduce_dtype="bfloat16")
-    assert f"Float32 shards make {upcast:.0f} GiB of one card's {float(alone):.0f}" in told
-    assert f"one group for all blocks makes {float(unwrapped):.0f}" in told
+    assert f"One card alone needs {float(alone):.0f} GiB" in told
+    assert f"float32 shards each of eight needs {upcast:.0f}," in told
+    assert f"with one group for all blocks {float(unwrapped):.0f}:" in told
 
 
 def test_a_bfloat16_sum_loses_small_addends_in_the_order_told():
