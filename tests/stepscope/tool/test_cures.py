@@ -117,6 +117,9 @@ def test_the_loss_in_pieces_is_the_loss(model):
     assert sums[1] == pytest.approx(sums[0], rel=1e-5)
     for ours, theirs in zip(in_pieces.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+    with torch.no_grad():  # an evaluation keeps logits, and no hidden states in their place
+        theirs, ours = (one(input_ids=tokens, labels=labels) for one in (model, in_pieces))
+    torch.testing.assert_close((ours.loss, ours.logits), (theirs.loss, theirs.logits))
 
 
 def test_the_logits_of_all_tokens_never_stand_at_once(script, monkeypatch):
