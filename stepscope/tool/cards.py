@@ -1,11 +1,12 @@
 """Cards by the names that people type: those of the table, others of which only the memory is known, and mere sizes."""
 
+import argparse
 import re
 from dataclasses import replace
 from fractions import Fraction
 
 from memkit.cards import CARDS, Card
-from memkit.units import GIB, as_one_of
+from memkit.units import KIB, as_one_of
 
 HUB, ISSUES = "https://huggingface.co/hardware/", "https://github.com/"
 BY_MEMORY = {
@@ -42,15 +43,27 @@ BY_MEMORY = {
 }
 """Cards that the table does not have: the total of a public log, or the label in GB (10**9 bytes), and where it is."""
 
-UNITS = {"G": 10**9, "GB": 10**9, "GI": GIB, "GIB": GIB}
 VENDORS = {"nvidia", "geforce", "tesla", "quadro", "amd", "instinct", "blackwell"}
 """Words in a card's name that tell no two cards apart."""
 
 
+def bytes_in(text: str) -> int:
+    """A size such as 22GiB, ``24 gb`` or 500M in bytes: powers of 1,024 with an i, else of 1,000.
+
+    >>> bytes_in("1.5 GiB"), bytes_in("24GB"), bytes_in("80g"), bytes_in("512")
+    (1610612736, 24000000000, 80000000000, 512)
+    """
+    size = re.fullmatch(r"(\d+(?:[.]\d+)?) *(?:([KMG])(I?)B?|B?)", text.strip().upper())
+    if not size:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 22GiB, 500MiB or 24GB")
+    number, prefix, binary = size.groups()
+    return int(Fraction(number) * (KIB if binary else 1000) ** " KMG".index(prefix or " "))
+
+
 def size_named(text: str) -> Card | None:
     """A card of a mere size, such as 24GiB, ``24 gb`` or 80G."""
-    size = re.fullmatch(r"(\d+(?:[.]\d+)?) *(G|GB|GI|GIB)", text.strip().upper())
-    return size and of_memory(f"card of {text.strip()}", int(Fraction(size[1]) * UNITS[size[2]]))
+    is_size = re.fullmatch(r"[\d.]+ *gi?b?", text.strip(), re.IGNORECASE)
+    return of_memory(f"card of {text.strip()}", bytes_in(text)) if is_size else None
 
 
 def of_memory(name: str, num_bytes: int) -> Card:
