@@ -17,7 +17,7 @@ from torch.nn.modules.module import (
 )
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from memkit.cards import CARDS, Card
+from memkit.cards import CARDS, CardMemory
 from memkit.fit import Fit, fit_on
 from memkit.timeline import MemoryTimeline
 from memkit.units import aligned_table, format_bytes
@@ -187,7 +187,7 @@ class Report:
 
 
 def fits_on(
-    card: Card | None, left_out: tuple[LeftOut, ...], allocated_bytes: int
+    card: CardMemory | None, left_out: tuple[LeftOut, ...], allocated_bytes: int
 ) -> tuple[Fit, ...]:
     """The one card, or every NVIDIA card of the table, with the room left beside the tensors."""
     if card is None:
@@ -204,7 +204,7 @@ def report_on(
     say: Callable[[str], None] = lambda words: None,
     assume: Mapping[str, float] | None = None,
     num_batches: int = 0,
-    card: Card | None = None,
+    card: CardMemory | None = None,
     begin: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """Trace ``build`` on CUDA's rules, diagnose it, and trace the changes that help most.
