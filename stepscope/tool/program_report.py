@@ -70,6 +70,9 @@ from stepscope.tracing.trace import trace_script
 STEPS_OF_A_LEAK = 4
 """Fewer steps show no leak."""
 
+WORTH_A_WORD = 1.25
+"""Reserved bytes in so many times those that a card has to have are not what the program needs."""
+
 NO_CARD_FITS = "no card of the table has room for it"
 NUM_TRIED, NUM_CHANGES = 6, 3
 """So many of the cures that the trace points to are traced again, and so many that helped are shown."""
@@ -153,6 +156,12 @@ class Report:
                 f"Of the weights {copied} are a second set, of the trained ones' sizes, "
                 "that nobody trains: an average's, as EMA keeps it, a target or a reference model, a checkpoint "
                 "that a name keeps, or gathered copies."
+            )
+        needed, cached = self.replay.allocator.needed_bytes, self.replay.peak_reserved_bytes
+        if cached > WORTH_A_WORD * needed:
+            said.append(
+                f"Of the expected bytes {format_bytes(cached - needed)} are cached in whole free segments, which go "
+                "back before a request fails: a smaller card may do."
             )
         if self.frozen_bytes > LEAST_SHARE * self.trace.peak_bytes:
             said.append(
