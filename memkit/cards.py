@@ -32,10 +32,31 @@ Source: torch 2.13, ``is_bf16_supported``, ``is_tf32_supported`` and the rules o
 
 
 @dataclass(frozen=True, kw_only=True)
-class Card:
+class CardMemory:
+    """A card of which only the memory may be known: it answers nothing but whether a step fits.
+
+    ``memory_report`` is the total as CUDA told it to a process, in the words of the log at ``memory_source``; of one
+    without such a log the label in GB (10**9 bytes), which is a little less or more.
+    """
+
+    name: str
+    memory_report: str
+    memory_source: str
+    vendor: str = "NVIDIA"
+    compute_capability: tuple[int, int] | None = None
+    label_gb: int | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes a process can have at most, as exact as the log prints them."""
+        number, unit = re.fullmatch(r"([\d.]+) (bytes|GB|MiB|GiB)", self.memory_report).groups()
+        return int(Decimal(number) * {"bytes": 1, "GB": 10**9, "MiB": MIB, "GiB": GIB}[unit])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card(CardMemory):
     """One card as its driver reports it and its vendor specifies it.
 
-    ``memory_report`` is the total as CUDA told it to a process, in the words of the log at ``memory_source``;
     ``nvidia_smi_mib`` is what ``nvidia-smi`` prints for such a card. ``transfers_per_s`` is the data rate of
     one pin of the memory bus, ``clock_hz`` the boost clock, at which the caches' bytes per clock are counted. Vendors
     state matrix rates at a clock of their own: an H100 SXM's 989.4 are 132 SMs, 4,096 operations and 1.83 GHz,
@@ -45,13 +66,9 @@ class Card:
     names none. ``num_linked_cards`` are those that the links join: all of a board, or the two of a bridge.
     """
 
-    name: str
-    driver_names: tuple[str, ...]
     architecture: str
     compute_capability: tuple[int, int]
     label_gb: int
-    memory_report: str
-    memory_source: str
     nvidia_smi_mib: int | None = None
     memory_kind: str
     bus_bits: int
@@ -66,13 +83,6 @@ class Card:
     link_bytes_per_s: int | None = None
     num_linked_cards: int | None = None
     source: str
-    vendor: str = "NVIDIA"
-
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes a process can have at most, as exact as the log prints them."""
-        number, unit = re.fullmatch(r"([\d.]+) (bytes|MiB|GiB)", self.memory_report).groups()
-        return int(Decimal(number) * {"bytes": 1, "MiB": MIB, "GiB": GIB}[unit])
 
     @property
     def memory_bandwidth(self) -> int:
@@ -105,8 +115,10 @@ def matrix_dtypes(compute_capability: tuple[int, int]) -> tuple[str, ...]:
     )
 
 
-def _card(row: Mapping[str, str]) -> Card:
+def _card(row: Mapping[str, str]) -> CardMemory:
     """A row of ``cards.csv``. A column that is named after a number format is a rate of ``peak_tflops``."""
+    if not row["source"]:
+        return CardMemory(**{name: text for name, text in row.items() if text})
     rates, values = {}, {}
     types = {field.name: field.type for field in fields(Card)}
     for name, text in row.items():
@@ -117,10 +129,12 @@ def _card(row: Mapping[str, str]) -> Card:
         else:
             values[name] = text
     values["compute_capability"] = tuple(map(int, row["compute_capability"].split(".")))
-    values["driver_names"] = tuple(row["driver_names"].split("; "))
     return Card(**values, peak_tflops=rates)
 
 
 with Path(__file__).with_name("cards.csv").open(encoding="utf-8", newline="") as _file:
-    CARDS = {card.name: card for card in map(_card, csv.DictReader(_file))}
+    _cards = {card.name: card for card in map(_card, csv.DictReader(_file))}
+CARDS = {name: card for name, card in _cards.items() if isinstance(card, Card)}
 """The cards by name, from the oldest generation to the newest."""
+MEMORY_ONLY = {name: card for name, card in _cards.items() if name not in CARDS}
+"""Cards of which only the memory is known."""

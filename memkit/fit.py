@@ -17,7 +17,7 @@ in a thread of its own, so a training step holds **two** buffers and inference o
 import re
 from dataclasses import dataclass
 
-from memkit.cards import CARDS, Card
+from memkit.cards import CARDS, CardMemory
 from memkit.timeline import PARTS, Instant, where
 from memkit.units import GIB, KIB, as_one_of, as_whole_number, format_bytes
 
@@ -69,6 +69,9 @@ def training_workspace_bytes(compute_capability: tuple[int, int]) -> int:
     """
     return 2 * workspace_bytes(compute_capability)
 
+
+ASSUMED_CAPABILITY = 8, 0
+"""Of a card of which only the memory is known, as of an A100."""
 
 CONTEXT_BYTES = GIB // 2
 """What CUDA's context takes beside PyTorch's allocator; chapter 07 measures it."""
@@ -163,7 +166,9 @@ def planned_room(card_bytes: int) -> int:
     return space - space // SLACK_SHARE
 
 
-def fit_on(card: Card, allocated_bytes: int, holes: tuple[int, int, int] | None = None) -> Fit:
+def fit_on(
+    card: CardMemory, allocated_bytes: int, holes: tuple[int, int, int] | None = None
+) -> Fit:
     """Whether ``allocated_bytes`` of tensors fit on a card beside everything else.
 
     ``holes``: low, expected and high bytes that the allocator caches beside them, where a replay knows them;
@@ -175,7 +180,8 @@ def fit_on(card: Card, allocated_bytes: int, holes: tuple[int, int, int] | None 
     """
     slack = card.memory_bytes - CONTEXT_BYTES - planned_room(card.memory_bytes)
     low, expected, high = holes or (0, slack, allocated_bytes // RECORDED_CACHE_SHARE)
-    left = card.memory_bytes - allocated_bytes - training_workspace_bytes(card.compute_capability)
+    capability = card.compute_capability or ASSUMED_CAPABILITY
+    left = card.memory_bytes - allocated_bytes - training_workspace_bytes(capability)
     return Fit(
         card=card.name,
         need_bytes=allocated_bytes,

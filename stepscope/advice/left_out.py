@@ -32,11 +32,15 @@ class LeftOut:
 
 
 def replayed_holes(trace: MemoryTimeline) -> tuple[int, int, int]:
-    """Bytes cached and not allocated: least of the two kinds of segments, default segments, worst of all known."""
+    """Bytes cached and not allocated: least of the two kinds of segments, where what is whole and free is given back,
+    default segments, worst of all known.
+    """
     plain = replay_trace(trace)
     growing = replay_trace(trace, AllocatorConfig(expandable_segments=True))
-    holes = [max(r.peak_reserved_bytes - plain.peak_allocated_bytes, 0) for r in (growing, plain)]
-    return min(holes), holes[1], max(*holes, plain.peak_allocated_bytes // RECORDED_CACHE_SHARE)
+    allocated = plain.peak_allocated_bytes
+    held = growing.peak_reserved_bytes, plain.peak_reserved_bytes, plain.allocator.needed_bytes
+    holes = [max(num_bytes - allocated, 0) for num_bytes in held]
+    return min(holes), holes[1], max(*holes, allocated // RECORDED_CACHE_SHARE)
 
 
 def left_out_of(trace: MemoryTimeline) -> tuple[LeftOut, ...]:
@@ -56,7 +60,7 @@ def left_out_of(trace: MemoryTimeline) -> tuple[LeftOut, ...]:
         LeftOut(
             "cached, not allocated",
             *replayed_holes(trace),
-            "expandable segments; default segments; the largest share of the recorded runs held here",
+            "expandable segments, or whole free ones given back; default segments; the largest share recorded",
         ),
     )
 

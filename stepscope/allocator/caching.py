@@ -132,6 +132,11 @@ class Block:
         return "active_allocated" if self.allocated else "inactive"
 
     @property
+    def is_segment(self) -> bool:
+        """Whether it is all of a segment, which goes back to the driver before a request fails."""
+        return self.span is None and not self.is_split
+
+    @property
     def growable_size(self) -> int:
         """Its bytes and the unmapped addresses right behind it, as the best fit counts them."""
         grows = self.next is not None and not self.next.mapped
@@ -146,14 +151,17 @@ class Pool:
         # an expandable segment's
         self.page_bytes = SMALL_SEGMENT_BYTES if is_small else LARGE_SEGMENT_BYTES
         self.free: list[tuple[int, int]] = []
+        self.whole_bytes = 0  # of segments in which nothing is in use
 
     def add(self, block: Block) -> None:
         if block.mapped:
             insort(self.free, (block.size, block.address))
+            self.whole_bytes += block.size * block.is_segment
 
     def remove(self, block: Block) -> None:
         if block.mapped:
             del self.free[bisect_left(self.free, (block.size, block.address))]
+            self.whole_bytes -= block.size * block.is_segment
 
 
 class OutOfMemory(MemoryError):
@@ -181,6 +189,8 @@ class CachingAllocator:
     """One card's caching allocator. Sizes are bytes, addresses integers; ``trace`` lists what a snapshot records.
 
     ``current`` and ``peak`` have the counters of ``memory_stats`` by name, ``blocks`` all blocks by address.
+    ``needed_bytes`` are the most that were reserved in segments of which a part was in use. What is reserved beside
+    them goes back before a request fails; a card without room for it may want some more, as blocks lie otherwise there.
 
     >>> allocator = CachingAllocator()
     >>> address = allocator.malloc(1_000_000)
@@ -194,6 +204,7 @@ class CachingAllocator:
         self.blocks: dict[int, Block] = {}
         self.current = dict.fromkeys(("allocated", "active", "requested", "reserved"), 0)
         self.peak = dict(self.current)
+        self.needed_bytes = 0
         self.trace: list[TraceEntry] = []
 
     @property
@@ -240,6 +251,8 @@ class CachingAllocator:
             pool.add(self.cut(block, size))
         block.allocated, block.requested_bytes = True, num_bytes
         self._count_block(block, 1)
+        whole_bytes = self.small.whole_bytes + self.large.whole_bytes
+        self.needed_bytes = max(self.needed_bytes, self.reserved_bytes - whole_bytes)
         self.record("alloc", block.address, num_bytes)
         return block.address
 
@@ -259,7 +272,7 @@ class CachingAllocator:
         for pool in (self.large, self.small):
             free = [self.blocks[address] for _, address in pool.free]
             for block in free:
-                if block.span is None and not block.is_split:
+                if block.is_segment:
                     self._release(block)
             for block in free:
                 if block.span is not None:

@@ -365,7 +365,8 @@ def _modules_changed(change: Callable[[nn.Module], bool]) -> Iterator[Callable[[
 
 
 def _pieces_loss(model: nn.Module) -> bool:
-    """The head hands on what it is given, and the loss puts a few tokens at a time through it.
+    """The head hands on what it is given, and the loss puts a few tokens at a time through it; without gradients, as in
+    an evaluation that wants logits, both are as they were.
 
     A wrapper of adapters shows its model's head as its own: it is changed once, where it stands.
     """
@@ -374,12 +375,15 @@ def _pieces_loss(model: nn.Module) -> bool:
         return False
     if "forward" in vars(head):
         return True
-    whole = head.forward
+    whole, plain = head.forward, model.loss_function
 
     def summed(hidden: Tensor, targets: Tensor) -> Tensor:
         return nn.functional.cross_entropy(whole(hidden).float(), targets, reduction="sum")
 
-    def loss(logits, labels, vocab_size, num_items_in_batch=None, shift_labels=None, **_):
+    def loss(logits, labels, vocab_size, num_items_in_batch=None, shift_labels=None, **more):
+        if not torch.is_grad_enabled():
+            more |= {"num_items_in_batch": num_items_in_batch, "shift_labels": shift_labels}
+            return plain(logits, labels, vocab_size, **more)
         if shift_labels is None:
             shift_labels = nn.functional.pad(labels, (0, 1), value=-100)[..., 1:]
         pieces = logits.flatten(0, 1).split(PIECE), shift_labels.flatten().split(PIECE)
@@ -388,7 +392,8 @@ def _pieces_loss(model: nn.Module) -> bool:
         )
         return total / (num_items_in_batch or shift_labels.numel())
 
-    head.forward, model.loss_function = (lambda hidden: hidden), loss
+    head.forward = lambda hidden: hidden if torch.is_grad_enabled() else whole(hidden)
+    model.loss_function = loss
     return True
 
 

@@ -47,31 +47,17 @@ import sysconfig
 import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack, redirect_stdout
-from fractions import Fraction
 from pathlib import Path
 from typing import NoReturn
 
 import memkit
-from memkit.units import GIB, KIB, MIB, format_bytes
-from stepscope.tool.cards import card_named
+from memkit.units import KIB, MIB, format_bytes
+from stepscope.tool.cards import bytes_in, card_named
 from stepscope.tool.commands import COMMANDS, progress
 from stepscope.tracing.scratch_disk import FREE, SWITCH, sealed
 
 OWN = str(Path(__file__).parents[1]), str(Path(memkit.__file__).parent)
 ABOVE, UNUSABLE, STOPPED = 1, 2, 130
-UNITS = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-
-
-def bytes_in(text: str) -> int:
-    """A size such as 22GiB or 500MB in bytes.
-
-    >>> bytes_in("1.5 GiB"), bytes_in("24GB")
-    (1610612736, 24000000000)
-    """
-    size = re.fullmatch(r"(\d+(?:[.]\d+)?) *([KMG]i?B|B|)", text.strip())
-    if not size:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 22GiB, 500MiB or 24GB")
-    return int(Fraction(size[1]) * UNITS[size[2]])
 
 
 def number_in(text: str) -> int:

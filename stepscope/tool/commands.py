@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from memkit.cards import CARDS
+from memkit.cards import CARDS, MEMORY_ONLY
 from memkit.formula.parameters import count_parameters
 from memkit.units import aligned_table, as_one_of, as_whole_number, format_bytes, format_count
 from stepscope.advice.diagnosis import diagnose_memory
@@ -22,7 +22,6 @@ from stepscope.hugging_face import model_of_config, read_config
 from stepscope.planner.code import code_of
 from stepscope.planner.search import find_plans
 from stepscope.setup import AdapterConfig, linear_layers
-from stepscope.tool.cards import BY_MEMORY
 from stepscope.tracing.scratch_disk import on_scratch_disk, unsealed
 from stepscope.why.answer import why_it_died
 
@@ -313,7 +312,7 @@ def list_command(options: argparse.Namespace) -> Found:
     counts = [("model", "parameters"), *((name, format_count(n)) for name, n in models.items())]
     sizes = [("card", "memory"), *((name, format_bytes(size)) for name, size in cards.items())]
     other = "Another model: its config.json in place of a name. Another card: its memory, such as 24GiB, or one of "
-    other += f"these, of which only the memory is known: {', '.join(BY_MEMORY)}."
+    other += f"these, of which only the memory is known: {', '.join(MEMORY_ONLY)}."
     text = "\n\n".join([aligned_table(counts), aligned_table(sizes), other])
     return 0, text, {"models": models, "cards": cards}
 

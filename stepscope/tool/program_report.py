@@ -5,7 +5,7 @@ time: only what was traced again is promised.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,7 +17,7 @@ from torch.nn.modules.module import (
 )
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from memkit.cards import CARDS, Card
+from memkit.cards import CARDS, CardMemory
 from memkit.fit import Fit, fit_on
 from memkit.timeline import MemoryTimeline
 from memkit.units import aligned_table, format_bytes
@@ -69,6 +69,9 @@ from stepscope.tracing.trace import trace_script
 
 STEPS_OF_A_LEAK = 4
 """Fewer steps show no leak."""
+
+WORTH_A_WORD = 1.25
+"""Reserved bytes in so many times those that a card has to have are not what the program needs."""
 
 NO_CARD_FITS = "no card of the table has room for it"
 NUM_TRIED, NUM_CHANGES = 6, 3
@@ -130,8 +133,10 @@ class Report:
         total = f"{self.name}: {allocated} allocated at the peak, {where}; {expected} expected on the card: {verdict}."
         if IS_COMPILED in self.trace.provenance:
             least, most = map(format_bytes, (self.least_bytes, self.most_bytes))
-            total = f"{self.name}, compiled: between {least} and {most} allocated at the peak ({allocated} uncompiled, "
-            total += f"{where}); {expected} expected on the card at most: {verdict}."
+            total = (
+                f"{self.name}, compiled: between {least} and about {most} allocated at the peak "
+            )
+            total += f"({allocated} uncompiled, {where}); {expected} expected on the card, or less: {verdict}."
         return f"{self.batches}: {expected}; {verdict}.\n{total}" if self.batches else total
 
     @property
@@ -151,6 +156,12 @@ class Report:
                 f"Of the weights {copied} are a second set, of the trained ones' sizes, "
                 "that nobody trains: an average's, as EMA keeps it, a target or a reference model, a checkpoint "
                 "that a name keeps, or gathered copies."
+            )
+        needed, cached = self.replay.allocator.needed_bytes, self.replay.peak_reserved_bytes
+        if cached > WORTH_A_WORD * needed:
+            said.append(
+                f"Of the expected bytes {format_bytes(cached - needed)} are cached in whole free segments, which go "
+                "back before a request fails: a smaller card may do."
             )
         if self.frozen_bytes > LEAST_SHARE * self.trace.peak_bytes:
             said.append(
@@ -185,7 +196,7 @@ class Report:
 
 
 def fits_on(
-    card: Card | None, left_out: tuple[LeftOut, ...], allocated_bytes: int
+    card: CardMemory | None, left_out: tuple[LeftOut, ...], allocated_bytes: int
 ) -> tuple[Fit, ...]:
     """The one card, or every NVIDIA card of the table, with the room left beside the tensors."""
     if card is None:
@@ -202,7 +213,7 @@ def report_on(
     say: Callable[[str], None] = lambda words: None,
     assume: Mapping[str, float] | None = None,
     num_batches: int = 0,
-    card: Card | None = None,
+    card: CardMemory | None = None,
     begin: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """Trace ``build`` on CUDA's rules, diagnose it, and trace the changes that help most.
@@ -220,7 +231,7 @@ def report_on(
     """
     steps += bool(num_batches)  # the second step's batch may have been fetched before the first
     traced = partial(trace_script, steps=steps, say=say, assume=assume)
-    loaders, batches, script = Loaders(), "", build
+    batches, script = "", build
     if num_batches:
         build, batches = on_its_worst(script, num_batches, traced, say)
 
@@ -231,35 +242,14 @@ def report_on(
         return traced(on_its_worst(changed_build(script, change), 2 * num_batches, traced, say)[0])
 
     say(f"tracing {steps} steps of {name}")
-    optimizers: set[str] = set()
-    kept, with_cache, loads, checkpoints = KeptOutputs(), [], {}, {}
-    possible: set[str] = set()
-    frozen: list[int] = []  # of the first module that is called
+    first = FirstTrace()
     is_watched = isinstance(build, Script) and not num_batches
-    with ExitStack() as watches:
-        for handle in (
-            register_optimizer_step_post_hook(
-                lambda optimizer, *_: optimizers.add(type(optimizer).__name__)
-            ),
-            register_module_module_registration_hook(
-                lambda parent, *_: with_cache.extend(configs_with_cache(parent))
-            ),
-            register_module_forward_pre_hook(
-                lambda model, _: None if frozen else frozen.append(frozen_in_float32(model))
-            ),
-            register_module_module_registration_hook(
-                lambda *made: possible.update(changes_for(*made))
-            ),
-        ):
-            watches.callback(handle.remove)
-        watches.enter_context(kept.watching())
-        watches.enter_context(loads_noted(loads))
-        watches.enter_context(compiled_checkpoints(checkpoints, are_kept=False))
-        trace = traced(watched(build, loaders) if is_watched else build)
+    with first.watching():
+        trace = traced(watched(build, first.loaders) if is_watched else build)
     refuse_budget(trace)
     replay, left_out = replay_trace(trace), left_out_of(trace)
     most_bytes = replay.peak_allocated_bytes
-    if checkpoints:
+    if first.checkpoints:
         with compiled_checkpoints({}, are_kept=True):
             most_bytes = max(most_bytes, replay_trace(traced(build)).peak_allocated_bytes)
     report = Report(
@@ -269,8 +259,8 @@ def report_on(
         left_out=left_out,
         fits=fits_on(card, left_out, most_bytes),
         most_bytes=most_bytes,
-        frozen_bytes=sum(frozen),
-        batches=batches or difference(loaders.seen),
+        frozen_bytes=sum(first.frozen),
+        batches=batches or difference(first.loaders.seen),
     )
     begin(report.headline)
     if report.about:
@@ -278,25 +268,73 @@ def report_on(
     say(f"replaying {len(trace.events):,} events")
     page = diagnose_memory(trace)
     report = replace(report, page=replace(page, growing=grown(page, traced, build, steps, say)))
-    cures = [cure for cure in page.cures if cure is not EIGHT_BIT or optimizers & {"Adam", "AdamW"}]
-    if DEL_OUTPUTS in cures:  # the name that holds them, and a cache among them
-        place = cures.index(DEL_OUTPUTS)
-        named = [kept.cure_of_forward] if kept.in_forward else []
-        cures[place : place + 1] = [*named, *[WITHOUT_CACHE] * bool(with_cache)]
-    can_halve = not is_watched or loaders.by_loader or half_batch_option(build)[0]
-    cures = [cure for cure in cures if cure is not HALF_BATCH]
-    first = [HALF_BATCH] * bool(can_halve)  # what everybody tries first
-    if loads:
-        name = f"{LOADED_TO_HOST.name} in {', '.join(loads)}"
-        first.append(replace(LOADED_TO_HOST, name=name))
-    is_in_backward = trace.peak.name.startswith("backward")
-    if is_in_backward and kept.bytes_in_backward > LEAST_SHARE * trace.peak_bytes:
-        first.append(kept.cure_of_backward)
-    if KEPT_FOR_METRICS in trace.provenance:
-        first.append(ARGMAX_LOGITS)
-    cures = [*first, *(OF_SOME_PROGRAMS[name] for name in sorted(possible)), *cures]
+    can_halve = not is_watched or first.loaders.by_loader or half_batch_option(build)[0]
+    cures = first.cures(trace, page.cures, can_halve=bool(can_halve))
     known = *page.changes, *verified(script, cures, page, trace_of, say)
     return replace(report, changes=tuple(best_of_each_kind(helpful(known), NUM_CHANGES)))
+
+
+class FirstTrace:
+    """What is seen of a program while it is traced as it stands, and which cures are then worth a second trace."""
+
+    def __init__(self):
+        self.loaders, self.kept = Loaders(), KeptOutputs()
+        self.optimizers: set[str] = set()
+        self.possible: set[str] = set()  # of ``OF_SOME_PROGRAMS``
+        self.with_cache: list = []
+        self.frozen: list[int] = []  # of the first module that is called
+        self.loads: dict[str, None] = {}
+        self.checkpoints: dict[str, None] = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Around the trace."""
+        with ExitStack() as watches:
+            for handle in (
+                register_optimizer_step_post_hook(
+                    lambda optimizer, *_: self.optimizers.add(type(optimizer).__name__)
+                ),
+                register_module_module_registration_hook(self.made),
+                register_module_forward_pre_hook(self.called),
+            ):
+                watches.callback(handle.remove)
+            watches.enter_context(self.kept.watching())
+            watches.enter_context(loads_noted(self.loads))
+            watches.enter_context(compiled_checkpoints(self.checkpoints, are_kept=False))
+            yield
+
+    def called(self, module: torch.nn.Module, args: tuple) -> None:
+        """A module is called; of the first one the weights are looked at."""
+        if not self.frozen:
+            self.frozen.append(frozen_in_float32(module))
+
+    def made(self, parent: torch.nn.Module, name: str, child: torch.nn.Module | None) -> None:
+        """A module is given a child."""
+        self.with_cache += configs_with_cache(parent)
+        self.possible |= changes_for(parent, name, child)
+
+    def cures(
+        self, trace: MemoryTimeline, of_page: Sequence[Change], *, can_halve: bool
+    ) -> list[Change]:
+        """Those to try, in their order: what everybody tries first, what this program shows or can take, and what its
+        peak points to, ``of_page``.
+        """
+        loaded = f"{LOADED_TO_HOST.name} in {', '.join(self.loads)}"
+        is_in_backward = trace.peak.name.startswith("backward")
+        is_kept = self.kept.bytes_in_backward > LEAST_SHARE * trace.peak_bytes
+        has_adam = bool(self.optimizers & {"Adam", "AdamW"})
+        # a name that holds the last outputs, and a cache among them
+        holds = [self.kept.cure_of_forward] if self.kept.in_forward else []
+        holds += [WITHOUT_CACHE] * bool(self.with_cache)
+        of_peak = {HALF_BATCH: [], DEL_OUTPUTS: holds, EIGHT_BIT: [EIGHT_BIT] * has_adam}
+        return [
+            *[HALF_BATCH] * can_halve,
+            *[replace(LOADED_TO_HOST, name=loaded)] * bool(self.loads),
+            *([self.kept.cure_of_backward] if is_in_backward and is_kept else []),
+            *[ARGMAX_LOGITS] * (KEPT_FOR_METRICS in trace.provenance),
+            *(OF_SOME_PROGRAMS[name] for name in sorted(self.possible)),
+            *(change for cure in of_page for change in of_peak.get(cure, [cure])),
+        ]
 
 
 def refuse_budget(trace: MemoryTimeline) -> None:

@@ -89,6 +89,7 @@ class NotReached(ValueError):
 
 
 UNTIL = {
+    "": ("", ""),
     "eval": (
         "evaluation",
         "without an evaluation: no module ran in eval(), without gradients, after a step",
@@ -96,7 +97,9 @@ UNTIL = {
     "save": ("save", "and saved nothing after a step, by torch.save or as a file of safetensors"),
     "end": ("", ""),
 }
-"""How far a script may be followed beyond its steps: the phase, and what is said where it ends before that."""
+"""How far a script may be followed: the phase beyond its steps that is waited for, if any, and what is said where it
+ends before that.
+"""
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ class Script:
     def __post_init__(self):
         if not Path(self.path).is_file():
             raise ValueError(f"{self.path!r} is no file")
-        as_one_of("until", self.until, ("", *UNTIL))
+        as_one_of("until", self.until, UNTIL)
 
     def also(self, during_build: Callable, during_step: Callable) -> "Script":
         """The script with this, too, around its building and around its steps."""

@@ -15,5 +15,6 @@ Reading order:
 - ``devices``: CUDA's rules and the CPU's
 - ``log``: how far a trace is, what it leaves out, its evaluations
 - ``evaluations``: a model that runs again without gradients is followed once
+- ``generation``: of the tokens that ``generate`` makes the first and the last
 - ``trace``: ``trace_script``: every allocation of a step
 """

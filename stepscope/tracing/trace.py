@@ -30,6 +30,7 @@ from stepscope.tracing.devices import (
     pretend_cuda_for_script,
 )
 from stepscope.tracing.evaluations import Evaluations
+from stepscope.tracing.generation import Generations
 from stepscope.tracing.host import META, Place, Places, place_named
 from stepscope.tracing.log import (
     ABOUT_NUMBER,
@@ -119,6 +120,7 @@ def trace_script(
     ]
     about_number = [*refused, *tracer.about_number, *tracer.missing.values()]
     about_number += tracer.left_out.tell(timeline.peak_bytes)
+    about_number += tracer.generations.said
     kept = tracer.evaluations.words(timeline.peak_bytes)
     about_number += kept
     said = {ABOUT_NUMBER: "\n".join(about_number)} if about_number else {}
@@ -357,6 +359,8 @@ def recording(device: str, *, starts_in_host: bool = False):
         tracer.places = getattr(mode, "places", tracer.places)
         mode.before_write = tracer.before_write
         tracer.evaluations = Evaluations(tracer)
+        tracer.generations = Generations(tracer)
+        mode.rules[torch.cat] = tracer.generations.cat
         called = tracer.evaluations.around(torch.nn.Module.__call__)
         changes = replaced(
             (torch, "compile", functools.partial(as_compiled, tracer, torch.compile)),

@@ -39,8 +39,8 @@ from stepscope.tracing.refusals import (
     own_line,
 )
 
-MAX_BYTES = 256 * KIB
-"""Larger tensors are nobody's mask of tokens."""
+MAX_BYTES, MAX_WHOLE_BYTES = 256 * KIB, 4 * MIB
+"""Larger tensors hold nothing that a program asks for; of whole numbers, so many are nobody's tokens or their mask."""
 
 FILLED = {"zeros_like", "new_zeros", "ones_like", "new_ones", "full_like", "new_full"}
 """Operations whose result is one value everywhere, whatever their first tensor holds."""
@@ -241,7 +241,9 @@ class KnownValues:
             return
         storage = out.untyped_storage()
         num_bytes, dtype = storage.nbytes(), out.dtype
-        if not 0 < num_bytes <= MAX_BYTES or not (out.is_meta or isinstance(out, FakeTensor)):
+        if not 0 < num_bytes <= most_bytes(dtype) or not (
+            out.is_meta or isinstance(out, FakeTensor)
+        ):
             return
         place = tuple(out.shape), out.stride(), out.storage_offset()
 
@@ -256,7 +258,13 @@ class KnownValues:
 def is_small(out: object) -> bool:
     """Whether what an operation returns is small enough to be kept."""
     results = out if isinstance(out, (tuple, list)) else (out,)
-    return all(t.numel() * t.element_size() <= MAX_BYTES for t in results if isinstance(t, Tensor))
+    tensors = (item for item in results if isinstance(item, Tensor))
+    return all(t.numel() * t.element_size() <= most_bytes(t.dtype) for t in tensors)
+
+
+def most_bytes(dtype: torch.dtype) -> int:
+    """Bytes of the largest tensor of this dtype whose values are kept."""
+    return MAX_BYTES if dtype.is_floating_point or dtype.is_complex else MAX_WHOLE_BYTES
 
 
 def is_mask(index: object) -> bool:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from memkit.cards import CARDS, matrix_dtypes
+from memkit.cards import CARDS, MEMORY_ONLY, matrix_dtypes
+from memkit.fit import fit_on
 from memkit.units import GIB, MIB, format_bytes
 
 NVIDIA = [card for card in CARDS.values() if card.vendor == "NVIDIA"]
@@ -238,3 +239,17 @@ def test_formats_are_those_that_torch_expects(card, monkeypatch):
 def test_every_card_names_its_sources(card):
     assert card.memory_source
     assert re.search(r"20\d\d", card.source)
+
+
+def test_a_card_of_which_only_the_memory_is_known_answers_nothing_else():
+    assert not MEMORY_ONLY.keys() & CARDS.keys()
+    for card in MEMORY_ONLY.values():
+        assert card.memory_source
+        assert fit_on(card, card.memory_bytes).verdict == "does not fit"
+        assert fit_on(card, 2 * GIB).verdict == "fits"
+        assert not hasattr(card, "memory_bandwidth") and not hasattr(card, "dtypes")
+    # a label's GB beside what a card of the same memory reports
+    assert MEMORY_ONLY["RTX 3090 Ti"].memory_bytes == pytest.approx(
+        CARDS["RTX 3090"].memory_bytes, rel=0.06
+    )
+    assert MEMORY_ONLY["A10G"].memory_bytes == 22.2 * GIB // 1

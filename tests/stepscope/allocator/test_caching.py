@@ -161,6 +161,24 @@ def test_a_refused_request_empties_the_cache_and_asks_again():
     ]
 
 
+@pytest.mark.parametrize(
+    ("story", "needed"),
+    [
+        ("a=30 -a b=32", 32),
+        ("a=30 b=32 -a c=34 -b d=36 -c", 70),  # as an evaluation whose logits are put together
+        ("a=12 b=6 -a", 32),  # the 6 MiB stand in a segment of 20
+        ("a=1 b=30 -b c=40 -a", 42),
+        ("a=30 b=30 -a -b c=40", 60),
+    ],
+)
+def test_what_a_card_has_to_have_at_least(story, needed):
+    """Found by trial too: on a card of as much it runs, and on one of 1 MiB less it does not."""
+    assert played(story).needed_bytes == needed * MIB
+    assert played(story, capacity_bytes=needed * MIB).reserved_bytes <= needed * MIB
+    with pytest.raises(OutOfMemory):
+        played(story, capacity_bytes=(needed - 1) * MIB)
+
+
 def test_out_of_memory_says_what_was_tried_and_what_is_cached():
     allocator = allocator_for(capacity_bytes=64 * MIB, outside_bytes=10 * MIB)
     held = [allocator.malloc(3 * MIB) for _ in range(12)]

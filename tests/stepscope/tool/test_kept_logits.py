@@ -7,6 +7,7 @@ import pytest
 
 from memkit.units import format_bytes
 from stepscope import trace_script
+from stepscope.allocator.replay import replay_trace
 from stepscope.tool.changed import changed_build
 from stepscope.tool.command_line import main
 from stepscope.tool.program_report import report_on
@@ -158,6 +159,11 @@ def test_a_trainer_keeps_logits_for_its_metrics_and_is_told_how_not_to(script, c
     assert changed.peak_bytes == written.peak_bytes < report.trace.peak_bytes
     assert cure in report.changes[0].name and report.changes[0].saved_bytes > BATCHES * LOGITS
     assert KEPT_FOR_METRICS not in written.provenance
+    # the logits are put together anew with each batch; on a card with room what they leave is kept
+    cached = "are cached in whole free segments"
+    half = report.replay.peak_reserved_bytes // 2
+    assert replay_trace(report.trace, capacity_bytes=half).failure is None
+    assert report.replay.allocator.needed_bytes < half and cached in report.about
     without = trace_script(script(TRAINER, name="without.py", MORE=""))
     assert KEPT_FOR_METRICS not in without.provenance
     capsys.readouterr()
