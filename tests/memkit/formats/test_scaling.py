@@ -46,6 +46,11 @@ def test_a_block_s_amax_is_the_largest_of_its_own_values(x, name):
     )
 
 
+@pytest.mark.parametrize("name", ["row", "row_power_of_two"])
+def test_a_row_s_amax_is_that_of_one_row(x, name):
+    assert np.array_equal(block_amax(x, SCALINGS[name]).ravel(), np.abs(x).max(1))
+
+
 @pytest.mark.parametrize("element", [E4M3, E5M2])
 @pytest.mark.parametrize("name", ["tensor", "row", "row_power_of_two", "1x128", "128x128"])
 def test_factors_and_elements_are_torchao_s_bit_for_bit(x, name, element):

@@ -55,7 +55,7 @@ def test_ink_is_the_page_s_own_and_a_file_brings_its_own_in_light_and_dark():
     assert "prefers-color-scheme:dark" in chart.svg(stands_alone=True)
 
 
-boxes = st.tuples(st.floats(0, 400), st.floats(0, 200), st.text("abc", min_size=1, max_size=9))
+boxes = st.tuples(st.floats(0, 160), st.floats(0, 60), st.text("abc", min_size=1, max_size=9))
 
 
 @given(st.lists(boxes, min_size=1, max_size=6), boxes)
