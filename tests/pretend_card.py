@@ -52,6 +52,7 @@ class PretendCard(Counters):
         self.allocator = CachingAllocator(driver=Driver(total_bytes, CONTEXT_BYTES))
         self.addresses: dict[int, int] = {}
         self.workspaces: dict[bool, int] = {}  # in the backward's thread, and in the program's
+        self.fraction = 1.0
         self.recorded_from: int | None = None
 
     def allocator_now(self) -> CachingAllocator:
@@ -126,6 +127,7 @@ class PretendCard(Counters):
 
     def cap(self, fraction: float, *_, **__) -> None:
         """``torch.cuda.set_per_process_memory_fraction``, which caps the segments and not the context beside them."""
+        self.fraction = fraction
         others = self.allocator.driver.used_bytes - self.allocator.reserved_bytes
         self.allocator.driver.capacity_bytes = min(
             self.total_bytes, int(self.total_bytes * fraction) + others
@@ -162,6 +164,7 @@ class PretendCard(Counters):
             "mem_get_info": lambda *_: (self.allocator.driver.free_bytes, self.total_bytes),
             "memory_snapshot": lambda *_: self.snapshot()["segments"],
             "set_per_process_memory_fraction": self.cap,
+            "get_per_process_memory_fraction": lambda: self.fraction,
             "_record_memory_history": self.record,
             "_snapshot": self.snapshot,
             "get_device_properties": self.properties,
