@@ -5,6 +5,7 @@ block has a dark frame.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from textwrap import wrap
 
 from memkit.pictures.bars import Bar, bars_figure, short
@@ -145,15 +146,15 @@ def plans_figure(found: PlansFound, title: str, width: float = WIDE) -> Chart:
     On a narrow page the names stand below.
     """
     front, first = found.front, found.first
-    shown = [plan for plan in found.played if plan.peak_bytes < 2 * plan.fit.room_bytes]
     card, room = found.plans[0].card, found.plans[0].fit.room_bytes  # which works out its peak
+    shown = [plan for plan in found.played if plan.peak_bytes < 2 * plan.fit.room_bytes]
     places = {id(plan): number for number, plan in enumerate(found.plans)}
     least = min((plan.seconds for plan in shown), default=1)
     longest = max((plan.seconds for plan in shown), default=1) / least
     chart = Chart(width, max(430, 86 + 62 * len(front)), title)
-    left, top, room_across, most_chars = 450, 60, 430, (50, 56)
+    left, top, room_across = 450, 60, 430
     if chart.is_narrow:
-        left, top, room_across, most_chars = 10, 430 + chart.lower, width - 12, (42, 44)
+        left, top, room_across = 10, 430 + chart.lower, width - 18
     most = max([room, *(plan.peak_bytes for plan in shown)])
     ends, limit = (1 - 0.04 * longest, 1.04 * longest), (f"room on {card.name}", room)
     x, y = plane(chart, room_across, ends, "time of a step ÷ least", most, limit)
@@ -169,10 +170,19 @@ def plans_figure(found: PlansFound, title: str, width: float = WIDE) -> Chart:
         point(chart, *at[id(plan)], SHAPES[0], colour, size, id(plan) in numbers, **style)
     for number, plan in enumerate(front, 1):
         across, high = at[id(plan)]
-        chart.words(across + 9, high - 9, str(number), 11.5, bold=True)
+        beside = product((-9, 9, -22, 22), (9, -16))  # down, and to the right
+        ways = ([(across + right, high + down, str(number))] for down, right in beside)
+        chart.place(*ways, size=11.5, anchor="start", bold=True)
     for number, plan in enumerate(front, 1):
         gives = f"gives up: {', '.join(plan.gives_up) or 'nothing'}"
-        lines = [*wrap(f"{number}  {plan.name}", most_chars[0]), *wrap(gives, most_chars[1])]
+        lines = [*wrap(f"{number}  {plan.name}", 50), *wrap(gives, 56)]
+        if chart.is_narrow:
+            name = f"{number}  {plan.name}"
+            lines = [
+                line
+                for text in (name, gives)
+                for line in broken(text, width - 20, 11, True).split("\n")
+            ]
         lines += ["chosen: the least price"] * (plan is first)
         chart.words(left, top, "\n".join(lines), 11, at="top", bold=plan is first)
         top += 13 * len(lines) + 10 if chart.is_narrow else 62
