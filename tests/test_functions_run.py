@@ -97,6 +97,14 @@ def test_only_what_it_runs_has_it_run_again(tree, capsys):
     assert has_to_run(LESSON, "{}", "{ }") and has_to_run("memkit/cards.csv", "name", "names")
 
 
+def test_several_are_a_word_each_of_one_line(tree, capsys):
+    """``make test`` hands what is printed on as the value of a variable, in which a line's end would end the command."""
+    other = LESSON.replace("01", "02")
+    (tree.ROOT / other).write_text("{}")
+    tree.main("changed", LESSON, other)
+    assert capsys.readouterr().out == f"{LESSON} {other}\n"
+
+
 def test_a_function_that_the_file_does_not_know_is_said(tree, capsys):
     tree.main("store")
     assert tree.main("check") == 0

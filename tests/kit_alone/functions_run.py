@@ -169,10 +169,10 @@ def main(command: str, *notebooks: str) -> int:
     known, ran = stored(), noted()
     if command == "changed":
         texts = sources()
-        for name in notebooks:
-            own = known.get(name, {"digest": "", "functions": []})
-            if digest(name, own["functions"], texts) != own["digest"]:
-                print(name)
+        none = {"digest": "", "functions": []}
+        own = {name: known.get(name, none) for name in notebooks}
+        # on one line, for make hands them on as the value of a variable
+        print(*(n for n in own if digest(n, own[n]["functions"], texts) != own[n]["digest"]))
         return 0
     if command == "store":
         store({name: each["functions"] for name, each in known.items()} | ran)
