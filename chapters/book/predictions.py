@@ -30,6 +30,7 @@ class Prediction:
         words = ipywidgets.HTML(f"<b>Your guess.</b> {escape(question)}")
         if choices:
             self.field = ipywidgets.ToggleButtons(options=choices, index=None, tooltips=choices)
+            self.field.style.button_width = "auto"  # by its words, which were cut off otherwise
         else:
             self.field = ipywidgets.Text(placeholder="a number", continuous_update=False)
             self.field.tooltip = question

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cells import texts_of
+from torch.utils.checkpoint import checkpoint
 
 from book.cheat_sheet import TECHNIQUES
 from memkit import (
@@ -21,9 +22,12 @@ from memkit import (
     measure_memory,
     models,
     recipes,
+    strategies,
     trace_memory,
 )
 from memkit.formats.blocks import BLOCK_FORMATS
+from memkit.low_precision import SixteenBitAdamW
+from memkit.recomputation import step_flops
 from memkit.widgets import FrontierExplorer
 from stepscope import OPTIMIZERS, AdapterConfig, Job, Layout, estimate_sharded
 from stepscope.planner import code_of, plan_of
@@ -294,3 +298,57 @@ def test_the_rate_of_the_printed_code_is_a_placeholder():
         return trace_memory(build, device="cpu").instants
 
     assert traced(3e-4) == traced(2e-5)
+
+
+def test_fp16_arrives_at_four_by_luck():
+    """Lesson 02's sum: between 2 and 4 a term is just over half a step, so each addition moves a whole one."""
+    term, total, at = torch.tensor(0.001).half(), torch.tensor(0.0).half(), {}
+    for number in range(1, 4097):
+        total = total + term
+        at.setdefault(total.item(), number)
+    assert total == 4.0 and at[4.0] - at[2.0] == 2 * 2**9  # as many as there are steps from 2 to 4
+    assert at[4.0] * term.item() < 3.1  # the exact sum is far behind
+    assert "goes too far as well, from 2 on, and sticks at 4" in texts_of("02")["sums-loop-read"]
+
+
+def test_lesson_04_s_line_runs_the_blocks_in_evaluation_too():
+    """What stands in the place of ``x = block(x)`` has to do that where nothing is trained."""
+    text = texts_of("04")["two-lines-text"]
+    loop = text.partition("```python\n")[2].partition("```")[0].replace("self.", "model.")
+    model = torch.nn.Module()
+    model.blocks = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(3))
+    for model_ in (model.train(), model.eval()):
+        names = {"checkpoint": checkpoint, "model": model_, "x": (x := torch.randn(2, 8))}
+        exec(loop, names)
+        for block in model.blocks:
+            x = block(x)
+        assert torch.equal(names["x"], x)
+
+
+def test_what_the_two_cures_of_lesson_03_take():
+    """Weight, gradient and states of bfloat16 weights: rounding by chance keeps what plain rounding keeps."""
+    taken = []
+    for write in ("nearest", "kahan"):
+        weight = torch.nn.Parameter(torch.ones(1000, dtype=torch.bfloat16))
+        optimizer = SixteenBitAdamW([weight], lr=1e-3, write=write)
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        kept = [t for t in optimizer.state[weight].values() if torch.is_tensor(t) and t.dim()]
+        taken.append(sum(t.nbytes for t in (weight, weight.grad, *kept)) / 1000)
+    told = "want {:g} or {:g} bytes per parameter | bf16 weights with stochastic rounding ({:g}) or Kahan ({:g})"
+    assert told.format(*taken, *taken) in texts_of("03")["rule"]
+
+
+def test_saving_attention_alone_spares_few_flops():
+    """Lesson 04's table says it of both models, so a fifth that is too much asks for the products."""
+    large = TrainingSetup(model=models.GPT2_LARGE, micro_batch_size=8)
+    llama = TrainingSetup(model=models.LLAMA_3_8B, precision=recipes.PURE_BF16, seq_len=4096)
+    shares = [
+        [f"{100 * step_flops(setup, way).overhead:.0f}" for setup in (large, llama)]
+        for way in (strategies.SAVE_ATTENTION, strategies.FULL)
+    ]
+    (attention, of_attention), (full, of_full) = shares
+    told = texts_of("04")["strategies-read"]
+    assert f"two values, for {attention} to {of_attention} % more FLOPs" in told
+    assert f"*full* keeps one, for {full} to {of_full} %" in told
+    assert step_flops(large, strategies.SAVE_PRODUCTS).overhead == 0

@@ -156,6 +156,10 @@ EXERCISES = (
             mean.
         [1 / N] * (n // N) + [1 / max(n % N, 1)] :: (8, 4) has no short window, and yours steps a third time, on
             nothing.
+        [1 / N] * (n // N) + [1 / (n % N or N)] :: (8, 4) has no micro-batch left over, and yours adds a third window.
+        [-(-n // N) / n] * -(-n // N) :: You cut the epoch into equal windows. A window has N micro-batches, and only
+            the last is shorter.
+        [round(1 / min(N, n - i), 3) for i in range(0, n, N)] :: You rounded. Return 1 ÷ length as it comes.
         [1 / N] * (n // N) + [1 / (n % N) if n % N else 0] :: (8, 4) has two windows, and yours adds a third with the
             factor 0. Leave it out where no micro-batch is left over.
         [1 / N] * (n // N - 1) + [1 / (N + n % N)] :: You gave the rest to the last full window. It is a window of its
