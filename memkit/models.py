@@ -7,7 +7,7 @@ What-ifs are made with ``dataclasses.replace``.
 """
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from memkit.units import as_one_of, as_whole_number, check_fields
 
@@ -29,6 +29,8 @@ class ModelConfig:
 
     ``mlp`` names a row of ``MLPS``, which says what such an MLP is in each column of the book. A model whose blocks
     differ is a subclass with an ``mlp_of`` of its own.
+
+    ``block_times``, in ``one_of_each``, says for each block how many that are alike it stands for.
 
     Raises: ValueError: a size is not a whole number in range, heads or experts do not divide, or a name is unknown.
 
@@ -57,6 +59,7 @@ class ModelConfig:
     has_mlp_bias: bool = False
     fuses_qkv: bool = False
     has_qk_norm: bool = False
+    block_times: tuple[int, ...] = field(default=(), repr=False)
 
     def __post_init__(self):
         sizes = "num_layers hidden_size num_heads vocab_size max_seq_len"
@@ -79,6 +82,10 @@ class ModelConfig:
         object.__setattr__(
             self, "intermediate_size", self.intermediate_size or 4 * self.hidden_size
         )
+        if len(self.block_times) not in (0, self.num_layers):
+            raise ValueError(
+                f"block_times={self.block_times}: a number for each of num_layers={self.num_layers}, or none"
+            )
         if self.position == "rotary" and self.head_dim % 2:
             raise ValueError(f"head_dim={self.head_dim} is odd; rotary pairs values")
         if self.has_qk_norm and (self.fuses_qkv or self.norm != "rmsnorm"):
@@ -98,7 +105,7 @@ class ModelConfig:
     @property
     def one_of_each(self) -> "ModelConfig":
         """The same model with one block of each kind that it has, a block of the first kind first."""
-        return replace(self, num_layers=1)
+        return replace(self, num_layers=1, block_times=(self.num_layers,))
 
     @property
     def more_axes(self) -> dict[str, int]:

@@ -4,13 +4,13 @@ People print 8, 16, 18 and 20 bytes per parameter for "the same" training. They 
 recipes. A ``Precision`` says who keeps which copy; an ``OptimizerConfig`` says which states there are.
 
 Whoever needs to know an optimizer reads its record. The formula takes the states and the rule of the temporaries from
-it, and the program takes the class. A new optimizer is a record of its own, passed as ``OptimizerConfig(record=...)``;
-if none of the rules in ``memkit.formula.run.RULES`` describes its step, it brings a rule, or says ``TRACE_IT``.
+it, and the program takes the class. A new optimizer is a record of its own, passed as ``OptimizerConfig(record=...)``,
+with a function that plays the temporaries of its step, or None: a trace tells them then.
 
 Source: ``_init_group`` in torch.optim's SGD and Adam (2.13).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from memkit.formats.records import dtype_bits
@@ -119,9 +119,6 @@ IMPLEMENTATIONS = ("foreach", "for-loop", "fused")
 HOSTS = ("never", "always", "unless fused")
 """When a state stays in the host's memory."""
 
-TRACE_IT = "trace it"
-"""A step that no formula describes is refused there, and a trace tells the bytes."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class State:
@@ -157,13 +154,15 @@ class State:
 class Optimizer:
     """One optimizer. ``made_by`` is ``module:class`` and ``arguments`` what it takes beside the learning rate.
 
-    ``temporaries`` is the rule of each implementation it offers, by its name in ``memkit.formula.run.RULES``.
+    ``temporaries`` has a function for each implementation it offers: it is given what makes and drops a tensor in the
+    dtype of the moments (``memkit.formula.run.Temporaries``), and the parameters that are stepped. None: a step that no
+    formula describes is refused there, and a trace tells the bytes.
     ``has_argument`` says whether the class takes ``foreach`` and ``fused``.
     """
 
     name: str
     states: tuple[State, ...]
-    temporaries: Mapping[str, str] = field(hash=False)
+    temporaries: Mapping[str, Callable | None] = field(hash=False)
     made_by: str
     arguments: Mapping = field(default_factory=dict, hash=False)
     has_argument: bool = True
@@ -176,7 +175,7 @@ class Optimizer:
     @property
     def estimated(self) -> tuple[str, ...]:
         """Its implementations whose step the formula knows."""
-        return tuple(each for each, rule in self.temporaries.items() if rule != TRACE_IT)
+        return tuple(each for each, rule in self.temporaries.items() if rule)
 
     def keywords(self, implementation: str) -> dict[str, object]:
         """What its class takes beside the learning rate to step in this way."""
@@ -198,12 +197,34 @@ class Optimizer:
 STEP = State(role="step", is_scalar=True, dtype="float32", is_moment=False, on_host="unless fused")
 FIRST, SECOND = State(role="exp_avg"), State(role="exp_avg_sq")
 MOMENTUM = State(role="momentum_buffer")
-ON_LISTS = {"foreach": "all at once", "for-loop": "root and denominator", "fused": "none"}
-IN_ONE_KERNEL = dict.fromkeys(IMPLEMENTATIONS, "none")
+
+
+def in_registers(new, parameters) -> None:
+    """A kernel that computes the update without a temporary."""
+
+
+def on_lists(new, parameters) -> None:
+    """One temporary for every parameter, all at once."""
+    new.drop(*[new.one(parameter.count) for parameter in parameters])
+
+
+def one_by_one(new, parameters) -> None:
+    """√v is born, then √v / √(1 - β₂ᵗ); the first is freed; the second stays until the next one replaces it."""
+    before = None
+    for parameter in parameters:
+        root = new.one(parameter.count)
+        denominator = new.one(parameter.count)
+        new.drop(before, root)
+        before = denominator
+    new.drop(before)
+
+
+OF_ADAM = {"foreach": on_lists, "for-loop": one_by_one, "fused": in_registers}
+IN_ONE_KERNEL = dict.fromkeys(IMPLEMENTATIONS, in_registers)
 
 SGD = Optimizer(name="SGD", states=(), temporaries=IN_ONE_KERNEL, made_by="torch.optim:SGD")
 WITH_MOMENTUM = {"name": "SGD momentum", "states": (MOMENTUM,), "arguments": {"momentum": 0.9}}
-ADAM = {"states": (STEP, FIRST, SECOND), "temporaries": ON_LISTS, "made_by": "torch.optim:AdamW"}
+ADAM = {"states": (STEP, FIRST, SECOND), "temporaries": OF_ADAM, "made_by": "torch.optim:AdamW"}
 OPTIMIZERS = {
     optimizer.name: optimizer
     for optimizer in (SGD, replace(SGD, **WITH_MOMENTUM), Optimizer(name="AdamW", **ADAM))

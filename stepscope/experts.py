@@ -69,7 +69,9 @@ class ExpertsConfig(ModelConfig):
     @property
     def one_of_each(self) -> "ExpertsConfig":
         kinds = self.blocks_by_kind
-        return replace(self, num_layers=len(kinds), dense_layers=(0,) if self.mlp in kinds else ())
+        dense = (0,) if self.mlp in kinds else ()
+        times = tuple(kinds.values())
+        return replace(self, num_layers=len(kinds), dense_layers=dense, block_times=times)
 
     @property
     def one_block(self) -> "ExpertsConfig":

@@ -23,9 +23,7 @@ from memkit.formula.parameters import (
     Parameter,
     block_parameters,
     of_blocks,
-    one_of_each_kind,
     parameter_ledger,
-    times_of,
 )
 from memkit.formula.run import (
     Run,
@@ -90,8 +88,7 @@ def trained_parameters(config: ModelConfig, adapter: AdapterConfig | None) -> tu
 
 def count_adapter_parameters(config: ModelConfig, adapter: AdapterConfig) -> int:
     """Parameters that LoRA trains."""
-    alike = one_of_each_kind(config, lambda config, mlp: adapters_of_block(config, adapter, mlp))
-    return sum(parameter.times * parameter.count for parameter in alike)
+    return sum(p.times * p.count for p in trained_parameters(config.one_of_each, adapter))
 
 
 def is_in_4_bits(parameter: Parameter, adapter: AdapterConfig | None) -> bool:
@@ -110,24 +107,26 @@ def frozen_tensors(
     if not is_in_4_bits(parameter, adapter):
         return weight_tensors(parameter, precision)
     num_scales = -(-parameter.count // NF4_BLOCK)
-    return (
-        _weight(parameter.name, "NF4 codes", "uint8", -(-parameter.count // 2), 1),
-        _weight(parameter.name, "NF4 scales", "uint8", num_scales),
-        _weight(parameter.name, "scales of scales", "float32", -(-num_scales // NF4_SCALE_BLOCK)),
-        _weight(parameter.name, "mean scale", "float32"),
-        _weight(parameter.name, "map of scales", "float32", 256),
-        _weight(parameter.name, "NF4 map", "float32", 16),
+    rows = {
+        "NF4 codes": ("uint8", -(-parameter.count // 2), 1),
+        "NF4 scales": ("uint8", num_scales),
+        "scales of scales": ("float32", -(-num_scales // NF4_SCALE_BLOCK)),
+        "mean scale": ("float32",),
+        "map of scales": ("float32", 256),
+        "NF4 map": ("float32", 16),
+    }
+    of_one = {"parameter": parameter.name, "part": "weights", "times": parameter.times}
+    return tuple(
+        StateTensor(role=role, shape=tuple(shape), dtype=dtype, **of_one)
+        for role, (dtype, *shape) in rows.items()
     )
-
-
-def _weight(parameter: str, role: str, dtype: str, *shape: int) -> StateTensor:
-    return StateTensor(parameter=parameter, role=role, shape=shape, dtype=dtype, part="weights")
 
 
 def shared_maps(adapter: AdapterConfig | None) -> tuple[StateTensor, ...]:
     """The map of scales that bitsandbytes keeps once in a process, and copies for each layer in 4 bits."""
     has_4_bits = adapter is not None and adapter.base == NF4
-    return (_weight("all", "map of scales", "float32", 256),) if has_4_bits else ()
+    what = {"parameter": "all", "role": "map of scales", "part": "weights"}
+    return (StateTensor(shape=(256,), dtype="float32", **what),) if has_4_bits else ()
 
 
 def trained_precision(precision: Precision, adapter: AdapterConfig | None) -> Precision:
@@ -181,7 +180,7 @@ def job_state_bytes(job: Job) -> dict[str, int]:
     totals = {"weights": 0, "gradients": 0, "optimizer_states": 0}
     for tensor in job_state_ledger(replace(job, model=job.model.one_of_each)):
         if not tensor.is_in_host:
-            totals[tensor.part] += times_of(job.model, tensor.parameter) * tensor.num_bytes
+            totals[tensor.part] += tensor.times * tensor.num_bytes
     return totals
 
 

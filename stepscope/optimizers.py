@@ -1,6 +1,6 @@
 """More optimizers: Adafactor, Lion, Muon, and those of two libraries, which keep states in few bits or page them.
 
-Each is a record, and what its step makes for a moment a rule, as the kit's are, and is passed as one:
+Each is a record with functions that play what its step makes for a moment, as the kit's are, and is passed as one:
 ``OptimizerConfig(record=OPTIMIZERS["Lion"])``. The kit's own table stays as it is.
 
 Source: ``_init_group`` in torch.optim's Adafactor and Muon (2.13); ``Optimizer2State`` of bitsandbytes 0.50; torchao
@@ -15,16 +15,16 @@ from memkit import recipes as kit
 from memkit.formula.kernels import sum_buffers
 from memkit.formula.liveness import Block
 from memkit.formula.parameters import Parameter
-from memkit.formula.run import RULES, Temporaries
+from memkit.formula.run import Temporaries
 from memkit.recipes import (
     FIRST,
     IN_ONE_KERNEL,
     MOMENTUM,
     SECOND,
     STEP,
-    TRACE_IT,
     Optimizer,
     State,
+    on_lists,
 )
 
 MIN_8BIT_VALUES = 4096
@@ -148,44 +148,6 @@ FP8 = in_few_bits(FIRST, SECOND, coded="float8_e4m3fn")
 IN_PAGES = in_few_bits(*WIDE, is_paged=True, **ABSMAX)
 FACTORED = {"variance": "vector", "row_var": "rows", "col_var": "columns"}
 
-ADDED = (
-    Optimizer(
-        name="Adafactor",
-        made_by="torch.optim:Adafactor",
-        states=(STEP, *(Factored(role=role, along=along) for role, along in FACTORED.items())),
-        temporaries={"foreach": TRACE_IT, "for-loop": "factored, one by one"},
-    ),
-    Optimizer(
-        name="Lion",
-        states=(FIRST,),
-        made_by="stepscope.program.job:Lion",
-        temporaries={"foreach": "all at once", "for-loop": "one at a time"},
-    ),
-    Muon(
-        name="Muon",
-        states=(MOMENTUM,),
-        made_by="torch.optim:Muon",
-        has_argument=False,
-        temporaries={"foreach": TRACE_IT, "for-loop": TRACE_IT},
-        rest=kit.OPTIMIZERS["AdamW"],
-    ),
-    of_library(
-        "8-bit AdamW",
-        "bitsandbytes.optim:AdamW8bit",
-        *in_few_bits(*WIDE, **ABSMAX),
-        kind=SharesMaps,
-    ),
-    of_library("torchao 8-bit AdamW", "torchao.optim:AdamW8bit", ON_HOST_STEP, *EIGHT_BITS),
-    of_library("torchao 4-bit AdamW", "torchao.optim:AdamW4bit", ON_HOST_STEP, *FOUR_BITS),
-    of_library("torchao FP8 AdamW", "torchao.optim:AdamWFp8", ON_HOST_STEP, *FP8),
-    of_library("paged AdamW", "bitsandbytes.optim:PagedAdamW32bit", *PAGED),
-    of_library(
-        "paged 8-bit AdamW", "bitsandbytes.optim:PagedAdamW8bit", *IN_PAGES, kind=SharesMaps
-    ),
-)
-OPTIMIZERS: Mapping[str, Optimizer] = kit.OPTIMIZERS | {each.name: each for each in ADDED}
-"""The kit's and these, by name. 8-bit and paged ones are bitsandbytes', torchao's say so."""
-
 
 def reduced(new: Temporaries, shape: tuple[int, ...], axis: int | None = None) -> Block:
     """A norm or a mean along one axis, or of the whole; its kernel's scratch comes and goes beside it."""
@@ -198,13 +160,13 @@ def reduced(new: Temporaries, shape: tuple[int, ...], axis: int | None = None) -
     return out
 
 
-def _one_at_a_time(new: Temporaries, parameters: Sequence[Parameter]) -> None:
+def one_at_a_time(new: Temporaries, parameters: Sequence[Parameter]) -> None:
     """One like a parameter, freed before the next parameter's."""
     for parameter in parameters:
         new.drop(new.one(parameter.count))
 
 
-def _adafactor_one_by_one(new: Temporaries, parameters: Sequence[Parameter]) -> None:
+def adafactor_one_by_one(new: Temporaries, parameters: Sequence[Parameter]) -> None:
     """One tensor at a time; what is made of a matrix stays until the next matrix has its own."""
     names: dict[str, Block | None] = dict.fromkeys(("row mean", "column mean", "square", "update"))
 
@@ -227,5 +189,40 @@ def _adafactor_one_by_one(new: Temporaries, parameters: Sequence[Parameter]) -> 
     new.drop(*names.values())
 
 
-RULES["one at a time"] = _one_at_a_time
-RULES["factored, one by one"] = _adafactor_one_by_one
+ADDED = (
+    Optimizer(
+        name="Adafactor",
+        made_by="torch.optim:Adafactor",
+        states=(STEP, *(Factored(role=role, along=along) for role, along in FACTORED.items())),
+        temporaries={"foreach": None, "for-loop": adafactor_one_by_one},
+    ),
+    Optimizer(
+        name="Lion",
+        states=(FIRST,),
+        made_by="stepscope.program.job:Lion",
+        temporaries={"foreach": on_lists, "for-loop": one_at_a_time},
+    ),
+    Muon(
+        name="Muon",
+        states=(MOMENTUM,),
+        made_by="torch.optim:Muon",
+        has_argument=False,
+        temporaries={"foreach": None, "for-loop": None},
+        rest=kit.OPTIMIZERS["AdamW"],
+    ),
+    of_library(
+        "8-bit AdamW",
+        "bitsandbytes.optim:AdamW8bit",
+        *in_few_bits(*WIDE, **ABSMAX),
+        kind=SharesMaps,
+    ),
+    of_library("torchao 8-bit AdamW", "torchao.optim:AdamW8bit", ON_HOST_STEP, *EIGHT_BITS),
+    of_library("torchao 4-bit AdamW", "torchao.optim:AdamW4bit", ON_HOST_STEP, *FOUR_BITS),
+    of_library("torchao FP8 AdamW", "torchao.optim:AdamWFp8", ON_HOST_STEP, *FP8),
+    of_library("paged AdamW", "bitsandbytes.optim:PagedAdamW32bit", *PAGED),
+    of_library(
+        "paged 8-bit AdamW", "bitsandbytes.optim:PagedAdamW8bit", *IN_PAGES, kind=SharesMaps
+    ),
+)
+OPTIMIZERS: Mapping[str, Optimizer] = kit.OPTIMIZERS | {each.name: each for each in ADDED}
+"""The kit's and these, by name. 8-bit and paged ones are bitsandbytes', torchao's say so."""

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from memkit.formula.liveness import FREED, Recorder, Segment, Walk
 from memkit.formula.model import model_of
-from memkit.formula.parameters import times_of
 from memkit.formula.run import Run, free_gradients, run_of
 from memkit.models import ModelConfig
 from memkit.recipes import OptimizerConfig
@@ -206,14 +205,13 @@ def phases(setup: TrainingSetup, steps: int, run: Run, is_whole: bool = False) -
 @lru_cache(maxsize=64)
 def written(write: Callable, setup: TrainingSetup, is_repeated: bool = False) -> tuple[Usage, ...]:
     """What ``write`` writes. ``is_repeated``: it frees nothing, so that one layer stands for those that are alike."""
-    model = setup.model
     if is_repeated:
-        setup = replace(setup, model=model.one_of_each)
+        setup = replace(setup, model=setup.model.one_of_each)
     record = Recorder(ALLOCATOR_BLOCK_BYTES if setup.device == "cuda" else 1)
     write(setup, record)
     by_times = defaultdict(list)
     for event in record.events:
-        by_times[times_of(model, event[0].where) if is_repeated else 1].append(event)
+        by_times[event[0].times].append(event)
     return tuple(Usage(Segment(times, 0, events)) for times, events in by_times.items())
 
 

@@ -39,7 +39,8 @@ class Block:
     """One allocation. ``num_bytes`` is what the allocator takes; ``holders`` counts the names, the operations that keep
     it and the tensors whose gradient it is.
 
-    ``is_viewed``: a gradient that was handed on through a view, into which nothing can be added.
+    ``is_viewed``: a gradient that was handed on through a view, into which nothing can be added. ``times``: it stands
+    for so many that are alike.
     """
 
     num_bytes: int
@@ -50,6 +51,7 @@ class Block:
     holders: int = 1
     is_cast: bool = False
     is_viewed: bool = False
+    times: int = 1
     gradient_of: Tensor | None = None  # the parameter, when it is finished
     finished_by: tuple[str, str] = ("", "")  # the operation and its place in the model
 

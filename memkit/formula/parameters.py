@@ -117,29 +117,12 @@ def of_blocks(
     config: ModelConfig, of_kind: Callable[[ModelConfig, str], Iterable[Parameter]]
 ) -> list[Parameter]:
     """What each block in turn has, under its own number."""
+    times = config.block_times or (1,) * config.num_layers
     return [
-        replace(p, name=f"blocks.{layer}.{p.name}")
+        replace(p, name=f"blocks.{layer}.{p.name}", times=times[layer])
         for layer in range(config.num_layers)
         for p in of_kind(config, config.mlp_of(layer))
     ]
-
-
-def one_of_each_kind(
-    config: ModelConfig, of_kind: Callable[[ModelConfig, str], Iterable[Parameter]]
-) -> list[Parameter]:
-    """What one block of each kind has, ``times`` those that are like it."""
-    return [
-        replace(p, name=f"blocks.{number}.{p.name}", times=times)
-        for number, (kind, times) in enumerate(config.blocks_by_kind.items())
-        for p in of_kind(config, kind)
-    ]
-
-
-def times_of(config: ModelConfig, name: str) -> int:
-    """How many tensors of the model are like this one of its ``one_of_each``."""
-    if not name.startswith("blocks."):
-        return 1
-    return list(config.blocks_by_kind.values())[int(name.split(".")[1])]
 
 
 def count_parameters(config: ModelConfig) -> int:
@@ -160,8 +143,7 @@ def count_by_kind(config: ModelConfig) -> dict[str, int]:
     {'embedding': 131, 'attention': 2147, 'mlp': 4329, 'norm': 0, 'head': 131}
     """
     counts = Counter(dict.fromkeys(PARAMETER_KINDS, 0))
-    blocks = one_of_each_kind(config, block_parameters)
-    for p in (*embedding_parameters(config), *blocks, *output_parameters(config)):
+    for p in parameter_ledger(config.one_of_each):
         counts[p.kind] += p.times * p.count
     return dict(counts)
 

@@ -27,10 +27,15 @@ from functools import singledispatch
 from memkit.formats.records import tensor_bytes
 from memkit.formula.liveness import BORN, FINISHED, FREED, Block, Recorder, Segment, Walk
 from memkit.formula.parameters import Parameter, parameter_ledger
-from memkit.formula.states import StateTensor, optimizer_tensors, shared_tensors, weight_tensors
-from memkit.recipes import TRACE_IT, Precision
+from memkit.formula.states import (
+    StateTensor,
+    made_tensors,
+    master_tensors,
+    shared_tensors,
+    weight_tensors,
+)
+from memkit.recipes import Precision
 from memkit.setup import TrainingSetup
-from memkit.units import as_one_of
 
 
 def add_gradients(segments: Iterable[Segment]) -> list[Segment]:
@@ -86,7 +91,7 @@ def free_gradients(segments: Sequence[Segment]) -> list[Segment]:
 def allocate_persistent(record: Recorder, op: str, tensors: Iterable[StateTensor]) -> None:
     """Tensors that stay to the end of the run."""
     for tensor in tensors:
-        record.new(tensor.num_bytes, op, tensor.parameter, tensor.part)
+        record.new(tensor.num_bytes, op, tensor.parameter, tensor.part).times = tensor.times
 
 
 def write_weights(
@@ -94,22 +99,18 @@ def write_weights(
 ) -> None:
     """What exists before the first step: weights, and the master copy of recipes that have one."""
     for parameter in parameters:
-        states = optimizer_tensors(parameter, precision, setup.optimizer)
-        masters = [tensor for tensor in states if tensor.role == "master weight"]
-        allocate_persistent(record, "empty", [*weight_tensors(parameter, precision), *masters])
+        masters = master_tensors(parameter, precision)
+        allocate_persistent(record, "empty", weight_tensors(parameter, precision) + masters)
 
 
 def write_states(
     setup: TrainingSetup, record: Recorder, precision: Precision, parameters: Sequence[Parameter]
 ) -> None:
-    """The states that the first step makes, but for a master copy, which was there before.
-
-    What torch keeps on the host counts only where the host is the device.
-    """
+    """The states that the first step makes. What torch keeps on the host counts only where the host is the device."""
     for parameter in parameters:
-        states = optimizer_tensors(parameter, precision, setup.optimizer)
-        made = [t for t in states if not (t.is_in_host and setup.device == "cuda")]
-        allocate_persistent(record, "zeros_like", [t for t in made if t.role != "master weight"])
+        made = made_tensors(parameter, precision, setup.optimizer)
+        on_device = [t for t in made if not (t.is_in_host and setup.device == "cuda")]
+        allocate_persistent(record, "zeros_like", on_device)
     allocate_persistent(record, "create_dynamic_map", shared_tensors(parameters, setup.optimizer))
 
 
@@ -122,13 +123,12 @@ def write_update(
 ) -> None:
     """The temporaries of an update of these parameters."""
     name, implementation = setup.optimizer.name, setup.optimizer.implementation
-    rule = setup.optimizer.record.temporaries[implementation]
-    if rule == TRACE_IT:
+    play = setup.optimizer.record.temporaries[implementation]
+    if play is None:
         how = "trace it: trace_memory(training_build(setup))"
         raise ValueError(f"the step of {name} ({implementation}) has no formula; {how}")
-    as_one_of(f"temporaries of {name}", rule, RULES)
     how = precision.moment_dtype, implementation, where, setup.device == "cuda"
-    RULES[rule](Temporaries(record, *how), parameters)
+    play(Temporaries(record, *how), parameters)
 
 
 @dataclass
@@ -148,25 +148,6 @@ class Temporaries:
     def drop(self, *blocks: Block | None) -> None:
         """These go."""
         self.record.drop(*filter(None, blocks))
-
-
-def _adam_one_by_one(new: Temporaries, parameters: Sequence[Parameter]) -> None:
-    """√v is born, then √v / √(1 - β₂ᵗ); the first is freed; the second stays until the next one replaces it."""
-    before = None
-    for parameter in parameters:
-        root = new.one(parameter.count)
-        denominator = new.one(parameter.count)
-        new.drop(before, root)
-        before = denominator
-    new.drop(before)
-
-
-RULES: dict[str, Callable[[Temporaries, Sequence[Parameter]], None]] = {
-    "none": lambda new, parameters: None,
-    "all at once": lambda new, parameters: new.drop(*[new.one(p.count) for p in parameters]),
-    "root and denominator": _adam_one_by_one,
-}
-"""What an optimizer's record calls its temporaries, and the function that plays them. Others may be added."""
 
 
 class Run:

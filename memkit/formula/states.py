@@ -29,7 +29,8 @@ from memkit.units import as_whole_number
 class StateTensor:
     """One persistent tensor: its parameter, role, shape, dtype and the part of memory it counts in.
 
-    ``is_in_host``: torch keeps it in the CPU's memory even when the parameter is on a GPU.
+    ``is_in_host``: torch keeps it in the CPU's memory even when the parameter is on a GPU. ``times``: it stands for so
+    many alike, as its parameter does.
     """
 
     parameter: str
@@ -38,6 +39,7 @@ class StateTensor:
     dtype: str
     part: str
     is_in_host: bool = False
+    times: int = 1
 
     @property
     def num_bytes(self) -> int:
@@ -47,7 +49,7 @@ class StateTensor:
 
 def _state(parameter: Parameter, role: str, dtype: str | None, **more) -> list[StateTensor]:
     """A tensor of one parameter, and of its shape and of the optimizer if no other is given; none without a dtype."""
-    more = {"shape": parameter.shape, "part": "optimizer_states"} | more
+    more = {"shape": parameter.shape, "part": "optimizer_states", "times": parameter.times} | more
     return [StateTensor(parameter=parameter.name, role=role, dtype=dtype, **more)] if dtype else []
 
 
@@ -69,8 +71,19 @@ def optimizer_tensors(
     parameter: Parameter, precision: Precision, optimizer: OptimizerConfig
 ) -> list[StateTensor]:
     """What the optimizer keeps for one parameter from its first step on, under torch's names, as its record says."""
-    tensors = _state(parameter, "master weight", precision.master_dtype)
-    tensors += _state(parameter, "remainder", precision.remainder_dtype)
+    return master_tensors(parameter, precision) + made_tensors(parameter, precision, optimizer)
+
+
+def master_tensors(parameter: Parameter, precision: Precision) -> list[StateTensor]:
+    """The optimizer's own copy of the weight, there before the first step."""
+    return _state(parameter, "master weight", precision.master_dtype)
+
+
+def made_tensors(
+    parameter: Parameter, precision: Precision, optimizer: OptimizerConfig
+) -> list[StateTensor]:
+    """What the first step makes and leaves."""
+    tensors = _state(parameter, "remainder", precision.remainder_dtype)
     for state in optimizer.record.states_of(parameter.shape, parameter.kind).states:
         for role, shape, dtype in state.tensors_of(parameter.shape, precision.moment_dtype):
             is_in_host = state.is_in_host(role, parameter.count, optimizer.implementation)

@@ -3,10 +3,9 @@
 import pytest
 
 from memkit.formula.estimate import estimate_memory
-from memkit.formula.run import RULES
 from memkit.models import TINY_LLAMA
 from memkit.program.transformer import training_build
-from memkit.recipes import OPTIMIZERS, STEP, TRACE_IT, Optimizer, OptimizerConfig, State
+from memkit.recipes import OPTIMIZERS, STEP, Optimizer, OptimizerConfig, State, on_lists
 from memkit.setup import TrainingSetup
 from memkit.tracing.trace import trace_memory
 
@@ -14,7 +13,7 @@ RMSPROP = Optimizer(
     name="RMSprop",
     states=(STEP, State(role="square_avg")),
     made_by="torch.optim:RMSprop",
-    temporaries={"foreach": "all at once", "for-loop": TRACE_IT},
+    temporaries={"foreach": on_lists, "for-loop": None},
 )
 """torch 2.13 makes its ``step`` by ``torch.zeros(())``, on the host; ``_multi_tensor_rmsprop`` takes all roots at
 once."""
@@ -41,11 +40,6 @@ def test_a_step_without_a_rule_is_left_to_the_trace():
     ):
         estimate_memory(with_rmsprop("for-loop"))
     assert trace_memory(training_build(with_rmsprop("for-loop"))).peak_bytes
-
-
-def test_every_rule_of_temporaries_is_played_by_the_formula():
-    named = {rule for record in OPTIMIZERS.values() for rule in record.temporaries.values()}
-    assert named <= {*RULES, TRACE_IT}, "a record names a rule that is no function in RULES"
 
 
 def test_an_implementation_that_the_record_lacks_is_refused():

@@ -3,9 +3,8 @@
 import pytest
 
 from memkit import recipes as kit
-from memkit.formula.run import RULES
 from memkit.program.transformer import class_of
-from memkit.recipes import IMPLEMENTATIONS, TRACE_IT, OptimizerConfig
+from memkit.recipes import IMPLEMENTATIONS, OptimizerConfig
 from stepscope.optimizers import OPTIMIZERS
 
 OF_TORCH = {
@@ -16,11 +15,6 @@ OF_TORCH = {
 def test_the_kits_records_are_the_first_and_its_table_has_no_others():
     assert dict(list(OPTIMIZERS.items())[: len(kit.OPTIMIZERS)]) == kit.OPTIMIZERS
     assert list(kit.OPTIMIZERS) == ["SGD", "SGD momentum", "AdamW"]
-
-
-def test_every_rule_of_temporaries_is_played_by_the_formula():
-    named = {rule for record in OPTIMIZERS.values() for rule in record.temporaries.values()}
-    assert named == {*RULES, TRACE_IT}, "a rule is a word of a record and a function in RULES"
 
 
 @pytest.mark.parametrize("name", OF_TORCH)
