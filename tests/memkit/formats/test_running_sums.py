@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from memkit.formats.records import FORMATS
-from memkit.formats.rounding import running_sum, sticking_point
+from memkit.formats.rounding import running_sum
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
@@ -16,20 +15,6 @@ def test_nearest_equals_a_loop_in_torch(name: str, term: float) -> None:
         total = total + step
         totals.append(total.item())
     assert running_sum(term, 5000, name).tolist() == totals
-
-
-@pytest.mark.parametrize("name", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
-@pytest.mark.parametrize("term", [0.001, 0.1, 1.0, 0.75, 2.0**-7, 3.0])
-def test_the_sticking_point_is_where_the_running_sum_ends(name: str, term: float) -> None:
-    end, fmt = sticking_point(term, name), FORMATS[name]
-    totals = running_sum(term, 6000, name)
-    assert totals[-1] == totals[-2] == min(end, fmt.max)
-
-
-@pytest.mark.parametrize("term", [0, -1.0, 1e-9])
-def test_a_sum_that_goes_nowhere_has_no_sticking_point(term: float) -> None:
-    with pytest.raises(ValueError, match="a sum of it goes nowhere"):
-        sticking_point(term, "float16")
 
 
 @pytest.mark.parametrize("name", ["float64", "int8", "float8_e8m0fnu"])
