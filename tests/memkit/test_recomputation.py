@@ -6,7 +6,7 @@ import pytest
 from drawn import Label, labels_of, marks_of, overlap
 
 from memkit.pictures.svg import Chart
-from memkit.recomputation import MODELS, points
+from memkit.recomputation import MODELS, shown_strategies
 from memkit.widgets.frontier_explorer import FrontierExplorer
 
 
@@ -47,7 +47,7 @@ def test_words_that_collide_are_found():
 
 def test_a_click_on_a_point_chooses_its_strategy():
     explorer = FrontierExplorer()
-    names = [point.strategy.name for point in points(MODELS["Llama-3.2-1B"], 8, 1024)]
+    names = [strategy.name for strategy in shown_strategies(MODELS["Llama-3.2-1B"])]
     for mark in marks_of(explorer.shown.chart, "pick", "bytes"):
         explorer.pick(mark.data["pick"])
         assert explorer.value["strategy"] == names[int(mark.data["pick"])] and explorer.error == ""

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from flops_counted import flops_counted_in
 
 from memkit.formula.estimate import estimate_memory
 from memkit.measure import NUMBER, measure_memory, saved_bytes
@@ -29,7 +30,7 @@ from memkit.strategies import (
     policy,
     sequential,
 )
-from memkit.tracing.trace import counted_flops, trace_memory
+from memkit.tracing.trace import trace_memory
 
 GPT2 = replace(gpt2_config("small GPT-2", 5, 64, 4), vocab_size=160)
 LLAMA = llama_config("small Llama", 4, 64, 4, 2, 160, 192, 256)
@@ -128,7 +129,10 @@ def test_autograds_hooks_see_the_blocks_ledger(recipe, strategy):
 )
 def test_flops_are_what_torch_counts(recipe, strategy):
     setup = replace(RECIPES[recipe], device="cuda")
-    formula, counted = step_flops(setup, strategy), counted_flops(setup, strategy)
+    formula, counted = (
+        step_flops(setup, strategy),
+        flops_counted_in(strategy_build(setup, strategy)),
+    )
     assert (counted.forward, counted.in_kernel) == (formula.forward, formula.in_kernel)
     assert counted.total == formula.total
 
