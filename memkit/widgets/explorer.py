@@ -125,8 +125,6 @@ class Explorer:
     """The most characters of each line of a place; a panel keeps room for them, so that nothing jumps."""
     asked_later: Collection[str] = ()
     """Controls that stand behind *More controls*: most questions do without them."""
-    plays: Mapping[str, int] = {}
-    """Numbers that a button moves to their end by itself, and the milliseconds of a step."""
 
     def __init_subclass__(cls, **lines: Sequence[int]):
         cls.lines = cls.lines | lines

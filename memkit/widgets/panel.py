@@ -94,7 +94,6 @@ class Panel(widgets.VBox):
         self.status, self.frame, self.fold = widgets.HTML(), widgets.HTML(), widgets.HTML(FOLD)
         later = [self.controls[name] for name in explorer.asked_later]
         first = [control for control in self.controls.values() if control not in later]
-        first += [self._play(*item) for item in explorer.plays.items()]
         hidden = [
             widgets.HTML(MORE_CONTROLS),
             box_of_boxes(later).add_class("memkit-later"),
@@ -120,16 +119,6 @@ class Panel(widgets.VBox):
         self.show()
         for name, control in self.controls.items():
             control.observe(lambda change, name=name: self._moved(name, change["new"]), "value")
-
-    def _play(self, name: str, interval: int) -> widgets.Play:
-        """A button that moves a number's slider to its end by itself, a step each ``interval`` ms."""
-        slider, auto = self.controls[name].slider, widgets.Layout(width="auto")
-        play = widgets.Play(
-            value=slider.value, max=slider.max, interval=interval, show_repeat=False, layout=auto
-        )
-        widgets.jslink((slider, "max"), (play, "max"))
-        widgets.link((play, "value"), (slider, "value"))
-        return play
 
     def _moved(self, name: str, new: object) -> None:
         if not self._is_showing:

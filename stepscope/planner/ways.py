@@ -20,7 +20,6 @@ from memkit.recipes import (
     KAHAN_BF16,
     MEGATRON,
     PURE_BF16,
-    PURE_FP16,
     OptimizerConfig,
     Precision,
 )
@@ -38,6 +37,13 @@ from stepscope.optimizers import OPTIMIZERS
 from stepscope.planner.plan import seconds_of
 from stepscope.setup import AdapterConfig, Job, Layout, Place, linear_layers
 
+PURE_FP16 = Precision(
+    name="pure fp16",
+    weight_dtype="float16",
+    gradient_dtype="float16",
+    compute_dtype="float16",
+    source="model.to(torch.float16); a GradScaler refuses 16-bit gradients, so for frozen weights alone",
+)
 FP16_MASTER = replace(PURE_FP16, name="fp16 + fp32 master", master_dtype="float32")
 PRECISIONS = {
     "bfloat16": (AUTOCAST_BF16, FP32, PURE_BF16, BF16_MASTER, MEGATRON, KAHAN_BF16),

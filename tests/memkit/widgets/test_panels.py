@@ -16,7 +16,7 @@ from memkit.widgets.explorer import Bits, Choice, Entry, Explorer, Number, Switc
 PANELS = {
     name: getattr(widgets, name)
     for name in widgets.__all__
-    if name not in ("Explorer", "Panel", "StepFilm")
+    if name not in ("Explorer", "Panel", "StepFilm", "SavedFilm")
 }
 PLAIN = """
 import sys

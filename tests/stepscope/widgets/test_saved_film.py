@@ -9,6 +9,7 @@ from memkit.timeline import MemoryTimeline
 from memkit.tracing.trace import trace_memory
 from memkit.units import ALLOCATOR_BLOCK_BYTES, round_up
 from memkit.widgets.step_film import when
+from stepscope.advice.alive import grouped, unfreed
 from stepscope.widgets import saved_film
 from stepscope.widgets.saved_film import SavedFilm, in_moments
 
@@ -28,7 +29,7 @@ def test_a_long_film_is_told_in_fewer_moments_and_stays_exact_where_it_counts(tr
     assert (
         len(told) < len(traced.events) / 2 and f"{len(traced.events):,} events are told in" in words
     )
-    assert max(fewer.totals) == peak and told.unfreed() <= traced.events.unfreed()
+    assert max(fewer.totals) == peak and unfreed(told) <= unfreed(traced.events)
     for limit in (*limits, peak - 1):
         at, whole = (
             next(index for index, total in enumerate(each.totals) if total > limit)
@@ -38,8 +39,8 @@ def test_a_long_film_is_told_in_fewer_moments_and_stays_exact_where_it_counts(tr
         shown, event = told[at], traced.events[whole]
         assert (shown.where, shown.op, shown.step) == (event.where, event.op, event.step)
         assert shown.num_bytes == round_up(event.num_bytes, ALLOCATOR_BLOCK_BYTES)
-    for phase in traced.events.by(when):
-        last, of_all = (each.by(when)[phase][-1] for each in (told, traced.events))
+    for phase in grouped(traced.events, when):
+        last, of_all = (grouped(each, when)[phase][-1] for each in (told, traced.events))
         ends = [list(each).index(event) for each, event in ((told, last), (traced.events, of_all))]
         assert fewer.at(ends[0]) == levels.at(ends[1]), phase
     film = SavedFilm(traced)
