@@ -15,8 +15,16 @@ from book.exercises import NumberExercise
 from memkit import widgets
 from memkit.pictures.svg import Chart
 from memkit.units import html_table
-from memkit.widgets.explorer import Bits, Choice, Entry, Number, Switch, html_places, values_of
-from memkit.widgets.in_page import FOLD
+from memkit.widgets.explorer import (
+    FOLD,
+    Bits,
+    Choice,
+    Entry,
+    Number,
+    Switch,
+    html_places,
+    values_of,
+)
 
 
 def explorer_of(name: str) -> type:

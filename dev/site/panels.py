@@ -22,7 +22,7 @@ import lazy_loader
 from page_host import explorer_of, pictures_of
 
 from memkit import widgets as kit
-from memkit.widgets.in_page import SCRIPT
+from memkit.widgets.panel import SCRIPT
 from stepscope import widgets as more
 
 HERE = Path(__file__).resolve().parent

@@ -26,7 +26,6 @@ from memkit.strategies import (
     SAVE_PRODUCTS,
     all_strategies,
     every,
-    groups,
     policy,
     sequential,
 )
@@ -70,7 +69,6 @@ CASES = [
     ("gpt2 dropout", SAVE_EVERY_SECOND),
     ("llama", SAVE_PRODUCTS),
     ("llama", SAVE_EVERY_SECOND),
-    ("llama", groups(2, num_again=1)),
     ("llama", every(3)),
     ("llama", FULL_NO_STOP),
     ("llama autocast", CORE),
