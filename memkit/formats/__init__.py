@@ -6,7 +6,7 @@ Reading order:
 
 - ``records``: a format as a record of ten facts, from which the rest follows; the bits of a dtype by torch's name
 - ``single``: one value at a time in plain Python: decode, round to the nearest, and read aloud
-- ``rounding``: arrays of codes and values, to the nearest or by chance; sums that stick
+- ``rounding``: arrays of codes and values, to the nearest or by chance
 - ``blocks``: values that share a scale: a tensor, rows and tiles of FP8, MX and NVFP4
 """
 

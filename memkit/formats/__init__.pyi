@@ -12,6 +12,5 @@ from .rounding import (
     all_values as all_values,
     decode as decode,
     round_to as round_to,
-    running_sum as running_sum,
 )
 from .single import read_code as read_code

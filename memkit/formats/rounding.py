@@ -1,13 +1,11 @@
-"""Arrays of codes and values, to and fro, to the nearest value or by chance; and sums that stick.
+"""Arrays of codes and values, to and fro, to the nearest value or by chance.
 
 It is the arithmetic of ``single``, on all values at once: scale each until the format's values stand 1 apart, round
 to a whole number, and count on from the code of its power of two. Tables of values (integers, NF4) take the nearest
 entry. A code is a whole number, 0 to 2^bits - 1; every format of this book is a subset of float64, so decoding into
 float64 is exact.
 
-Sources: IEEE 754-2019, section 4.3 (ties where there is one digit) and 7.4 (overflow); Figueroa 1995,
-doi:10.1145/221332.221334 (why rounding the float64 sum of two values gives the right value of a format with up to 25
-significant bits).
+Sources: IEEE 754-2019, section 4.3 (ties where there is one digit) and 7.4 (overflow).
 """
 
 import functools
@@ -15,11 +13,10 @@ import functools
 import numpy as np
 
 from memkit.formats.records import FloatFormat, Format, TableFormat, check_overflow, get_format
-from memkit.formats.single import check_code, decode_one, encode_one
+from memkit.formats.single import check_code, decode_one
 
 MAX_TABLE_BITS, MAX_LISTED_BITS = 16, 19
 """``decode`` looks up formats of so many bits; ``all_values`` lists them up to TF32's width: float32 has 4 billion."""
-MAX_MANTISSA_BITS = 24
 
 
 def decode(codes: object, fmt: str | Format, *, dtype: type = np.float64) -> np.ndarray:
@@ -173,33 +170,3 @@ def _float_codes(
     if fmt.specials == "fnuz":  # there is no -0: its code is the NaN
         is_negative &= code != 0
     return code.astype(np.uint64) | np.where(is_negative, np.uint64(fmt.sign_mask), np.uint64(0))
-
-
-def running_sum(term: float, num_terms: int, fmt: str | FloatFormat) -> np.ndarray:
-    """The total after each of ``num_terms`` additions of ``term``, from 0, with everything held in ``fmt``.
-
-    Each sum is rounded to the nearest value, ties to even, and saturates.
-
-    Raises: ValueError: a format without fields or too precise.
-
-    >>> float(running_sum(0.001, 4096, "bfloat16")[-1])
-    0.5
-    """
-    fmt = get_format(fmt)
-    if (
-        not isinstance(fmt, FloatFormat)
-        or not fmt.has_subnormals
-        or fmt.mantissa_bits > MAX_MANTISSA_BITS
-    ):
-        raise ValueError(
-            f"running_sum needs a float format with a zero and up to 24 mantissa bits, not {fmt.name}"
-        )
-    t, total, totals = _held(term, fmt), 0.0, []
-    for _ in range(num_terms):
-        total = _held(total + t, fmt)
-        totals.append(total)
-    return np.array(totals)
-
-
-def _held(x: float, fmt: FloatFormat) -> float:
-    return decode_one(encode_one(x, fmt, overflow="saturate"), fmt)
