@@ -15,7 +15,7 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from memkit import TrainingSetup, models, trace_memory, training_build
-from memkit.widgets import StepFilm
+from stepscope.widgets import SavedFilm
 
 TARGET = Path(__file__).resolve().parents[1] / "figures" / "film.gif"
 FRAMES, SECONDS, COLOURS = 44, 11, 48
@@ -44,7 +44,7 @@ def main() -> None:
     steps = trace_memory(training_build(setup), device="cpu")
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "film.html"
-        StepFilm(steps, title="Two training steps of a small GPT-2", asks=True).save(page)
+        SavedFilm(steps, title="Two training steps of a small GPT-2", asks=True).save(page)
         shots = frames(page.as_uri(), sum(event.step == 1 for event in steps.events))
     # one palette for all, made of the fullest frame, so that nothing flickers
     palette = shots[len(shots) * 2 // 3].convert("RGB").quantize(COLOURS)

@@ -75,13 +75,6 @@ PURE_BF16 = Precision(
     compute_dtype="bfloat16",
     source="model.to(torch.bfloat16)",
 )
-PURE_FP16 = Precision(
-    name="pure fp16",
-    weight_dtype="float16",
-    gradient_dtype="float16",
-    compute_dtype="float16",
-    source="model.to(torch.float16); a GradScaler refuses 16-bit gradients, so for frozen weights alone",
-)
 KAHAN_BF16 = replace(
     PURE_BF16,
     name="bf16 + Kahan",

@@ -11,7 +11,7 @@ better in one.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from memkit.formula.activations import Ledger, activation_bytes, ledger_of
@@ -19,7 +19,6 @@ from memkit.formula.estimate import estimate_memory
 from memkit.formula.liveness import Walk
 from memkit.formula.model import model_of
 from memkit.models import GPT2_LARGE, LLAMA_3_8B, LLAMA_32_1B, ModelConfig
-from memkit.recipes import FUSED_ADAMW, PURE_BF16
 from memkit.setup import TrainingSetup
 from memkit.strategies import (
     CORE,
@@ -129,24 +128,22 @@ class Point:
 
 
 @cache
-def overhead_of(model: ModelConfig, strategy: Strategy, seq_len: int) -> float:
-    """FLOPs run again ÷ those of a plain step: the same for any number of sequences."""
-    setup = TrainingSetup(model=model, precision=PURE_BF16, seq_len=seq_len)
+def overhead_of(setup: TrainingSetup, strategy: Strategy) -> float:
+    """FLOPs run again ÷ those of a plain step."""
     return step_flops(setup, strategy).overhead
 
 
 @cache
-def points(model: ModelConfig, micro_batch_size: int, seq_len: int) -> tuple[Point, ...]:
-    """Every shown strategy on the plane: two steps in pure bf16 with fused AdamW and flash attention."""
-    shape = {"micro_batch_size": micro_batch_size, "seq_len": seq_len}
-    setup = TrainingSetup(model=model, precision=PURE_BF16, optimizer=FUSED_ADAMW, **shape)
+def points(setup: TrainingSetup) -> tuple[Point, ...]:
+    """Every shown strategy on the plane of a setup."""
+    one = replace(setup, micro_batch_size=1)  # the share is the same for any number of sequences
     return tuple(
         Point(
             strategy=strategy,
-            overhead=overhead_of(model, strategy, seq_len),
+            overhead=overhead_of(one, strategy),
             peak_bytes=estimate_memory(setup.under(strategy)).peak_bytes,
         )
-        for strategy in shown_strategies(model)
+        for strategy in shown_strategies(setup.model)
     )
 
 
@@ -167,17 +164,14 @@ def pareto_front(items: Iterable) -> tuple:
     return tuple(item for item in items if not any(beats(worth, item.worth) for worth in worths))
 
 
-def cheapest_that_fits(setup: TrainingSetup, budget_bytes: int) -> Strategy:
-    """Of the shown strategies the one with the fewest FLOPs run again whose peak is within the budget.
+def cheapest(found: Sequence[Point], room_bytes: int | None) -> Point:
+    """The first point with the fewest FLOPs that fits; of the lowest peak if none fits."""
+    fitting = [each for each in found if room_bytes is None or each.peak_bytes <= room_bytes]
+    if fitting:
+        return min(fitting, key=lambda each: each.overhead)
+    return min(found, key=lambda each: each.peak_bytes)
 
-    Raises: ValueError: none is.
-    """
-    tried = shown_strategies(setup.model)
-    peaks = {way: estimate_memory(setup.under(way)).peak_bytes for way in tried}
-    fitting = [way for way, peak_bytes in peaks.items() if peak_bytes <= budget_bytes]
-    if not fitting:
-        least = min(peaks.values())
-        raise ValueError(
-            f"budget_bytes={budget_bytes} is below the lowest peak of these strategies, {least}"
-        )
-    return min(fitting, key=lambda way: step_flops(setup, way).overhead)
+
+def cheapest_that_fits(setup: TrainingSetup, budget_bytes: int) -> Strategy:
+    """The strategy that ``cheapest`` takes of the shown ones."""
+    return cheapest(points(setup), budget_bytes).strategy

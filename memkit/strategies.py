@@ -30,8 +30,7 @@ class Strategy:
     """One way to trade FLOPs for bytes.
 
     ``group_size`` blocks make one region; every ``period``-th region is run again. ``num_segments`` above 0
-    makes so many equal regions instead, of which the last is not run again. ``num_again`` above 0: only so many
-    regions are run again, the first ones, which the backward wants last. ``saved_ops``: operations whose
+    makes so many equal regions instead, of which the last is not run again. ``saved_ops``: operations whose
     outputs a policy keeps, of linear layers each second one only if ``saves_every_second``. ``stops_early``
     and ``is_reentrant`` choose between PyTorch's implementations.
 
@@ -44,7 +43,6 @@ class Strategy:
     group_size: int = 1
     period: int = 1
     num_segments: int = 0
-    num_again: int = 0
     saved_ops: tuple[str, ...] = ()
     saves_every_second: bool = False
     stops_early: bool = True
@@ -53,7 +51,7 @@ class Strategy:
     def __post_init__(self):
         check_fields(self, "scope", as_one_of, SCOPES)
         check_fields(self, "group_size period", as_whole_number, 1)
-        check_fields(self, "num_segments num_again", as_whole_number)
+        check_fields(self, "num_segments", as_whole_number)
         for op in self.saved_ops:
             as_one_of("saved_ops", op, OPS)
         if self.is_reentrant and self.saved_ops:
@@ -70,9 +68,7 @@ class Strategy:
             num_segments = min(self.num_segments, num_layers)
             size = num_layers // num_segments
             starts = range(0, size * num_segments, size)
-        end = 0
-        if self.scope == "blocks":
-            end = min(self.num_again or len(starts), len(starts) - bool(self.num_segments))
+        end = len(starts) - bool(self.num_segments) if self.scope == "blocks" else 0
         cuts = enumerate(map(range, starts, [*starts[1:], num_layers]))
         return tuple((blocks, n < end and n % self.period == 0) for n, blocks in cuts)
 
@@ -123,22 +119,13 @@ def every(period: int) -> Strategy:
     return Strategy(name=f"1 block in {period}", period=period, code=code)
 
 
-def groups(group_size: int, name: str = "", num_again: int = 0) -> Strategy:
-    """Regions of ``group_size`` blocks; the input of each is kept, and all run again, or the first ``num_again`` alone.
-
-    Of equal numbers the first ones keep least: the backward has freed what the rest saved before it runs one again.
-    """
-    end = num_again * group_size or "len(model.blocks)"
+def groups(group_size: int, name: str = "") -> Strategy:
+    """Regions of ``group_size`` blocks; the input of each is kept, and all run again."""
     code = (
-        f"for start in range(0, {end}, {group_size}):\n"
+        f"for start in range(0, len(model.blocks), {group_size}):\n"
         f"    group = nn.Sequential(*model.blocks[start : start + {group_size}])\n    {checkpoint_line('group')}"
     )
-    if num_again:
-        code += f"\nfor block in model.blocks[{end}:]:\n    x = block(x)"
-        what = ("block" if group_size == 1 else "group") + "s" * (num_again > 1)
-        name = name or f"first {num_again} {what}" + (f" of {group_size}" if group_size > 1 else "")
-    name = name or f"groups of {group_size}"
-    return Strategy(name=name, group_size=group_size, num_again=num_again, code=code)
+    return Strategy(name=name or f"groups of {group_size}", group_size=group_size, code=code)
 
 
 def square_root_groups(num_layers: int) -> Strategy:

@@ -80,13 +80,13 @@ class Levels:
 
 
 class Events(Sequence):
-    """Allocations and frees in program order, and what follows from them: bytes at each moment, peak, blocks, phases.
+    """Allocations and frees in program order, and what follows from them: bytes at each moment, the peak, phases.
 
     ``events`` is an iterable, or a function that makes one and is called when the first event is asked for.
 
     >>> events = Events([Event(1, 8, "weights"), Event(2, 4, "gradients"), Event(1, -8, "weights")])
-    >>> events.levels().totals, events.peak(), [born.block for born in events.live_at(2)]
-    ([8, 12, 4], 1, [2])
+    >>> events.levels().totals, events.peak()
+    ([8, 12, 4], 1)
     """
 
     def __init__(self, events: Iterable[Event] | Callable[[], Iterable[Event]] = ()):
@@ -147,38 +147,6 @@ class Events(Sequence):
         if event.phase == "init":
             return "init, before the first step"
         return f"{event.phase} of step {event.step}" + (f" of {num_steps}" if num_steps > 1 else "")
-
-    def live_at(self, index: int) -> "Events":
-        """The allocations of the blocks that are not yet freed after event ``index``."""
-        live: dict[int, Event] = {}
-        for event in self[: index + 1]:
-            if event.num_bytes > 0:
-                live[event.block] = event
-            else:
-                live.pop(event.block, None)
-        return Events(live.values())
-
-    def unfreed(self) -> set[int]:
-        """Numbers of the blocks that are never freed."""
-        born = {event.block for event in self if event.num_bytes > 0}
-        return born - {event.block for event in self if event.num_bytes < 0}
-
-    def by(self, key: Callable[[Event], Hashable]) -> dict[Hashable, "Events"]:
-        """The events under each key, in order. Of allocations alone, that is what each line or part has allocated.
-
-        >>> births = Events([Event(1, 8, "weights"), Event(2, 4, "gradients"), Event(3, 2, "weights")])
-        >>> {part: own.num_bytes for part, own in births.by(lambda event: event.part).items()}
-        {'weights': 10, 'gradients': 4}
-        """
-        groups: dict[Hashable, list[Event]] = {}
-        for event in self:
-            groups.setdefault(key(event), []).append(event)
-        return {name: Events(own) for name, own in groups.items()}
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes that are allocated after the last event."""
-        return sum(event.num_bytes for event in self)
 
 
 INSTANTS = (

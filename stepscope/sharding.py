@@ -194,8 +194,8 @@ class FullySharded(Rank):
 
     def __init__(self, setup: TrainingSetup, layout: Layout):
         strategy = setup.recomputation
-        cut = strategy.group_size, strategy.period, strategy.num_segments, strategy.num_again
-        if strategy.scope == "blocks" and cut != (1, 1, 0, 0):
+        cut = strategy.regions(setup.model.num_layers) if strategy.scope == "blocks" else ()
+        if any(len(blocks) > 1 or not is_again for blocks, is_again in cut):
             raise ValueError(
                 f"strategy {strategy.name!r} runs several blocks as one, each gathered alone; trace it"
             )

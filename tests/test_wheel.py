@@ -28,7 +28,7 @@ for name, package in [(name, package) for package in (memkit, stepscope) for nam
             result = doctest.DocTestRunner(optionflags=flags).run(test)
             failed, tried = failed + result.failed, tried + result.attempted
 from memkit.recomputation import points
-assert points(memkit.models.GPT2_LARGE, 8, 1024)
+assert points(memkit.TrainingSetup(model=memkit.models.GPT2_LARGE))
 print(tried, "examples,", failed, "failed")
 """
 

@@ -8,8 +8,7 @@ import ipywidgets as widgets
 
 from book.claims import GROUPS, Claim
 from memkit.widgets.explorer import Choice
-from memkit.widgets.in_page import key_helpers
-from memkit.widgets.panel import LABEL, box_of
+from memkit.widgets.panel import LABEL, box_of, key_helpers
 
 ALL = "all"
 

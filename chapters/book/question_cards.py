@@ -6,7 +6,7 @@ from html import escape
 import ipywidgets as widgets
 
 from book.questions import Question
-from memkit.widgets.in_page import key_helpers
+from memkit.widgets.panel import key_helpers
 
 FULL = widgets.Layout(width="auto", max_width="790px")
 

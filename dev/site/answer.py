@@ -32,10 +32,10 @@ from memkit.pictures.svg import png_of
 from memkit.recipes import AUTOCAST_BF16, PURE_BF16, OptimizerConfig
 from memkit.timeline import Events, MemoryTimeline
 from memkit.units import format_bytes
-from memkit.widgets.step_film import StepFilm
 from stepscope.experts import PUBLISHED_MODELS
 from stepscope.optimizers import OPTIMIZERS
 from stepscope.setup import AdapterConfig, Job, linear_layers
+from stepscope.widgets.saved_film import SavedFilm
 
 TOKENS = 2048
 PIECES = 8
@@ -188,7 +188,7 @@ def film_of(model: str, way: int) -> bytes:
     job = setups(PUBLISHED_MODELS[model])[way]
     limits = [limit for card in cards() for limit in limits_of(card)]
     timeline = in_lines(estimate_memory(job), job)
-    film = StepFilm(timeline, title=f"{model}, {list(WAYS)[way]}", limits=limits)
+    film = SavedFilm(timeline, title=f"{model}, {list(WAYS)[way]}", limits=limits)
     return gzip.compress(film.text.encode(), 9, mtime=0)
 
 

@@ -15,8 +15,16 @@ from book.exercises import NumberExercise
 from memkit import widgets
 from memkit.pictures.svg import Chart
 from memkit.units import html_table
-from memkit.widgets.explorer import Bits, Choice, Entry, Number, Switch, html_places, values_of
-from memkit.widgets.in_page import FOLD
+from memkit.widgets.explorer import (
+    FOLD,
+    Bits,
+    Choice,
+    Entry,
+    Number,
+    Switch,
+    html_places,
+    values_of,
+)
 
 
 def explorer_of(name: str) -> type:
@@ -101,7 +109,7 @@ class Host:
         """The panel as elements of a page: controls above, below them the places for picture, words and table."""
         first = (name for name in self.controls if name not in self.explorer.asked_later)
         boxes = "".join(self.box(name, self.controls[name]) for name in first)
-        for name, interval in self.explorer.plays.items():
+        for name, interval in getattr(self.explorer, "plays", {}).items():
             boxes += f'<button type="button" data-play="{interval}" data-for="{name}" disabled>Play</button>'
         later = "".join(self.box(name, self.controls[name]) for name in self.explorer.asked_later)
         if later:

@@ -22,7 +22,7 @@ import lazy_loader
 from page_host import explorer_of, pictures_of
 
 from memkit import widgets as kit
-from memkit.widgets.in_page import SCRIPT
+from memkit.widgets.panel import SCRIPT
 from stepscope import widgets as more
 
 HERE = Path(__file__).resolve().parent
@@ -42,8 +42,8 @@ IN_JUPYTER = '<p class="quiet">{}This panel moves in Jupyter: <code>make lab</co
 class Panels:
     """Collects the panels of all pages, and then makes each of them once."""
 
-    # StepFilm needs no Python in the page
-    names = (*OWN_PAGES, *({*kit.__all__, *more.__all__} - {"StepFilm"}))
+    # a film needs no Python in the page
+    names = (*OWN_PAGES, *({*kit.__all__, *more.__all__} - {"StepFilm", "SavedFilm"}))
 
     def __init__(self, root: Path, out: Path):
         self.root, self.out = root, out

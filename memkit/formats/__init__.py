@@ -6,8 +6,8 @@ Reading order:
 
 - ``records``: a format as a record of ten facts, from which the rest follows; the bits of a dtype by torch's name
 - ``single``: one value at a time in plain Python: decode, round to the nearest, and read aloud
-- ``rounding``: arrays of codes and values: nearest even, toward zero, stochastic
-- ``blocks``: values that share a scale: INT8, INT4, NF4, MX and NVFP4, and FP8's tensors, rows and tiles
+- ``rounding``: arrays of codes and values, to the nearest or by chance
+- ``blocks``: values that share a scale: a tensor, rows and tiles of FP8, MX and NVFP4
 """
 
 from memkit import lazy_names

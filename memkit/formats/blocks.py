@@ -1,5 +1,4 @@
-"""Block formats: narrow values that share a scale, so that four or eight bits reach where one value alone
-cannot.
+"""Scaling: narrow values that share a scale, so that four or eight bits reach where one value alone cannot.
 
 A block of k neighbours is multiplied by one factor m, and what is left is rounded into the element format. The reader
 multiplies back by the **scale**, 1/m: x ~ scale * element. Stored are k elements and one scale: element bits + scale
@@ -26,7 +25,7 @@ mx_tensor.to_mx; Transformer Engine 2.20, custom_recipes/quantization_nvfp4.py.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -60,10 +59,15 @@ class Scaling:
             words = "powers of two, and only they, are stored without a mantissa"
             raise ValueError(f"scale_rule={self.scale_rule!r} with {self.scale.name}: {words}")
 
-    @property
-    def is_square(self) -> bool:
-        """Whether a matrix and its transpose have the same elements, so that one copy serves both."""
-        return self.block_shape[0] == self.block_shape[-1]
+    def bits_per_value(self, element: str | Format) -> float:
+        """Element bits + scale bits / block size. The tensor's one float32 is not counted.
+
+        >>> SCALINGS["mx"].bits_per_value("float4_e2m1fn"), SCALINGS["nvfp4"].bits_per_value("float4_e2m1fn")
+        (4.25, 4.5)
+        """
+        return get_format(element).storage_bits + self.scale.storage_bits / math.prod(
+            self.block_shape
+        )
 
     def grid(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape with each blocked dimension as two: how many blocks, and how many values in one.
@@ -88,34 +92,13 @@ class Scaling:
     def stored_bytes(self, shape: tuple[int, ...], element: str | Format) -> int:
         """Bytes of a quantised tensor: its elements, a scale for each block and the tensor's own.
 
-        >>> BLOCK_FORMATS["nvfp4"].stored_bytes((1, 1024), "float4_e2m1fn") - 512    # 64 of E4M3, one float32
+        >>> SCALINGS["nvfp4"].stored_bytes((1, 1024), "float4_e2m1fn") - 512    # 64 of E4M3, one float32
         68
         """
         elements = bytes_of(math.prod(shape), get_format(element).storage_bits)
         num_scales = 0 if self.scale_rule == "unit" else math.prod(self.per_block(shape))
         scales = bytes_of(num_scales, self.scale.storage_bits)
         return elements + scales + self.has_tensor_scale * TENSOR_SCALE_BYTES
-
-
-@dataclass(frozen=True)
-class BlockFormat(Scaling):
-    """Elements in blocks along the last dimensions, each block with one scale."""
-
-    element: Format = FORMATS["float8_e4m3fn"]
-
-    @property
-    def block_size(self) -> int:
-        """Values that share a scale."""
-        return math.prod(self.block_shape)
-
-    @property
-    def bits_per_value(self) -> float:
-        """Element bits + scale bits / block size. The tensor's one float32 is not counted.
-
-        >>> BLOCK_FORMATS["mxfp4"].bits_per_value, BLOCK_FORMATS["nvfp4"].bits_per_value
-        (4.25, 4.5)
-        """
-        return self.element.storage_bits + self.scale.storage_bits / self.block_size
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,28 +136,7 @@ class Quantized:
         return by_block(elements, self.factors.scales, self.scaling)
 
 
-_E8M0, _E4M3, _E2M1 = map(get_format, ("float8_e8m0fnu", "float8_e4m3fn", "float4_e2m1fn"))
-BLOCK_FORMATS = {
-    fmt.name: fmt
-    for fmt in (
-        BlockFormat("mxfp8_e4m3", (32,), "ocp_floor", _E8M0, element=_E4M3),
-        BlockFormat("mxfp8_e5m2", (32,), "ocp_floor", _E8M0, element=FORMATS["float8_e5m2"]),
-        BlockFormat("mxfp6_e3m2", (32,), "ocp_floor", _E8M0, element=FORMATS["float6_e3m2fn"]),
-        BlockFormat("mxfp6_e2m3", (32,), "ocp_floor", _E8M0, element=FORMATS["float6_e2m3fn"]),
-        BlockFormat("mxfp4", (32,), "ocp_floor", _E8M0, element=_E2M1),
-        BlockFormat("nvfp4", (16,), "nearest", _E4M3, True, element=_E2M1),
-        BlockFormat("nvfp4_16x16", (16, 16), "nearest", _E4M3, True, element=_E2M1),
-        BlockFormat("float8_1x128", (128,), "nearest", element=_E4M3),
-        BlockFormat("float8_128x128", (128, 128), "nearest", element=_E4M3),
-        BlockFormat("int8_1x128", (128,), "nearest", element=FORMATS["int8"]),
-        BlockFormat(
-            "int4_group128", (128,), "nearest", FORMATS["float16"], element=FORMATS["int4"]
-        ),
-        BlockFormat("nf4_block64", (64,), "nearest", element=FORMATS["nf4"]),
-    )
-}
-"""The block formats of the book by name; integers are symmetric (no zero point), NF4 without double
-quantisation."""
+_E8M0, _E4M3 = FORMATS["float8_e8m0fnu"], FORMATS["float8_e4m3fn"]
 SCALINGS = {
     scaling.name: scaling
     for scaling in (
@@ -191,12 +153,19 @@ SCALINGS = {
         Scaling("nvfp4_16x16", (16, 16), "nearest", _E4M3, True),
     )
 }
-"""The scalings of matrices in training, by name. torchao's rowwise recipe is ``row_power_of_two``; Transformer
-Engine's block recipe takes powers of two too, DeepSeek's kernels the exact quotient."""
+"""The scalings of matrices, by name; MX by NVIDIA's rule and by the OCP's. torchao's rowwise recipe is
+``row_power_of_two``; Transformer Engine's block recipe takes powers of two too, DeepSeek's kernels the exact quotient.
+"""
 
 
-def _by_name(kind: str, value: object, table: dict) -> object:
-    return table[as_one_of(kind, value, table)] if isinstance(value, str) else value
+def get_scaling(scaling: str | Scaling) -> Scaling:
+    """The record behind a name; a record passes through.
+
+    Raises: ValueError: the name is not in ``SCALINGS``.
+    """
+    return (
+        SCALINGS[as_one_of("scaling", scaling, SCALINGS)] if isinstance(scaling, str) else scaling
+    )
 
 
 def factors_from(amax: object, scaling: str | Scaling, element: str | Format) -> Factors:
@@ -209,15 +178,15 @@ def factors_from(amax: object, scaling: str | Scaling, element: str | Format) ->
     >>> float(factors_from(3.0, "row_power_of_two", "float8_e4m3fn").multipliers)    # 149.33, cut down
     128.0
     """
-    scaling, element = _by_name("scaling", scaling, SCALINGS), get_format(element)
+    scaling, element = get_scaling(scaling), get_format(element)
     amax, largest, scale = as_real(amax).astype(np.float32), element.max, scaling.scale
     if scaling.scale_rule == "unit":
         return Factors(np.ones_like(amax), np.ones_like(amax))
     if not scale.mantissa_bits:
         if not isinstance(element, FloatFormat):
             raise ValueError(f"element={element.name!r} has no MX format")
-        codes = _power_scales(np.float64(amax), element, scale, scaling.scale_rule)
-        scales = np.where(amax == 0, np.float32(1), decode(codes, scale, dtype=np.float32))
+        scales = _power_scales(np.float64(amax), element, scale, scaling.scale_rule)
+        scales = np.where(amax == 0, 1, scales).astype(np.float32)
         return Factors(1 / scales, scales)
     multipliers = _quotient(largest, amax)
     if scaling.scale_rule == "power_of_two":
@@ -241,9 +210,14 @@ def scale_to(x: object, element: str | Format, scaling: str | Scaling) -> Quanti
     """A tensor in ``element`` by a scaling: each block is multiplied by its factor, saturated and rounded.
 
     Raises: ValueError: the blocks do not tile the tensor.
+
+    >>> block = [[1.0] * 31 + [7.0]]
+    >>> scale_to(block, "float4_e2m1fn", "mx_floor").dequantize()[0, -2:].tolist()    # the scale is 1: 7 saturates at 6
+    [1.0, 6.0]
+    >>> scale_to(block, "float4_e2m1fn", "mx").dequantize()[0, -2:].tolist()    # the scale is 2
+    [1.0, 8.0]
     """
-    x, element = as_real(x).astype(np.float32), get_format(element)
-    scaling = _by_name("scaling", scaling, SCALINGS)
+    x, element, scaling = as_real(x).astype(np.float32), get_format(element), get_scaling(scaling)
     factors = factors_from(block_amax(x, scaling), scaling, element)
     moved = by_block(x, factors.multipliers, scaling)
     codes = encode(moved, element, overflow="saturate")
@@ -258,21 +232,6 @@ def scale_to(x: object, element: str | Format, scaling: str | Scaling) -> Quanti
     )
 
 
-def quantize(values: object, fmt: str | BlockFormat, *, scale_rule: str | None = None) -> Quantized:
-    """Quantise in a block format: a scale for each block by ``scale_rule`` (the format's own if None), then elements.
-
-    Raises: ValueError: blocks that do not tile the shape, a rule the scale's format cannot follow.
-
-    >>> block = [1.0] * 31 + [7.0]
-    >>> quantize(block, "mxfp4").dequantize()[-2:].tolist()    # floor: the scale is 1, so 7 saturates at 6
-    [1.0, 6.0]
-    >>> quantize(block, "mxfp4", scale_rule="nvidia_round_up").dequantize()[-2:].tolist()    # the scale is 2
-    [1.0, 8.0]
-    """
-    fmt = _by_name("format", fmt, BLOCK_FORMATS)
-    return scale_to(values, fmt.element, replace(fmt, scale_rule=scale_rule or fmt.scale_rule))
-
-
 def relative_error(x: object, held: object) -> float:
     """Root mean square of the error by that of ``x``."""
     x, held = as_real(x).astype(np.float64), as_real(held).astype(np.float64)
@@ -282,14 +241,14 @@ def relative_error(x: object, held: object) -> float:
 
 
 def _power_scales(amax: np.ndarray, element: Format, scale: FloatFormat, rule: str) -> np.ndarray:
-    """The code of each block's scale, a power of two, for blocks whose largest magnitudes are ``amax``."""
+    """Each block's scale, a power of two, for blocks whose largest magnitudes are ``amax``."""
     if rule == "nvidia_round_up":
-        wanted = np.maximum(amax / element.max, scale.smallest_normal)  # amax = 0 too has a scale
-        return encode(wanted, scale, overflow="saturate", rounding="up")
-    e_max = math.frexp(element.max)[1] - 1
-    exponent = np.frexp(np.clip(amax, scale.smallest_normal, 2 * scale.max))[1] - 1
-    wanted = np.ldexp(1.0, np.clip(exponent - e_max, scale.min_exponent, scale.max_exponent))
-    return encode(np.where(np.isnan(amax), np.nan, wanted), scale, overflow="saturate")
+        fraction, exponent = np.frexp(np.minimum(amax / element.max, scale.max))
+        exponent -= fraction == 0.5  # a power of two is its own scale
+    else:
+        exponent = np.frexp(np.minimum(amax, 2 * scale.max))[1] - math.frexp(element.max)[1]
+    scales = np.ldexp(1.0, np.clip(exponent, scale.min_exponent, scale.max_exponent))
+    return np.where(np.isnan(amax), np.nan, scales)
 
 
 def _quotient(largest: float, amax: np.ndarray) -> np.ndarray:

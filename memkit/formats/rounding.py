@@ -1,29 +1,22 @@
-"""Arrays of codes and values, to and fro, with the rounding and the overflow chosen by name; and sums that stick.
+"""Arrays of codes and values, to and fro, to the nearest value or by chance.
 
 It is the arithmetic of ``single``, on all values at once: scale each until the format's values stand 1 apart, round
 to a whole number, and count on from the code of its power of two. Tables of values (integers, NF4) take the nearest
 entry. A code is a whole number, 0 to 2^bits - 1; every format of this book is a subset of float64, so decoding into
 float64 is exact.
 
-Sources: IEEE 754-2019, section 4.3 (directions; ties where there is one digit) and 7.4 (overflow); Figueroa 1995,
-doi:10.1145/221332.221334 (why rounding the float64 sum of two values gives the right value of a format with up to 25
-significant bits).
+Sources: IEEE 754-2019, section 4.3 (ties where there is one digit) and 7.4 (overflow).
 """
 
 import functools
-import math
 
 import numpy as np
 
 from memkit.formats.records import FloatFormat, Format, TableFormat, check_overflow, get_format
-from memkit.formats.single import check_code, decode_one, encode_one
-from memkit.units import as_one_of
+from memkit.formats.single import check_code, decode_one
 
 MAX_TABLE_BITS, MAX_LISTED_BITS = 16, 19
 """``decode`` looks up formats of so many bits; ``all_values`` lists them up to TF32's width: float32 has 4 billion."""
-MAX_MANTISSA_BITS = 24
-WHOLE = {"nearest_even": np.rint, "toward_zero": np.trunc, "up": np.ceil, "down": np.floor}
-ROUNDINGS = (*WHOLE, "stochastic")
 
 
 def decode(codes: object, fmt: str | Format, *, dtype: type = np.float64) -> np.ndarray:
@@ -72,38 +65,30 @@ def encode(
     fmt: str | Format,
     *,
     overflow: str,
-    rounding: str = "nearest_even",
     rng: np.random.Generator | None = None,
 ) -> np.ndarray:
     """The codes of ``values`` in ``fmt``: ``uint8``, or wider where the format is.
 
     ``overflow`` says what becomes of infinity and of a value that rounds past the largest finite one:
-    ``saturate`` (the largest finite value), ``inf`` or ``nan``. A direction that leads back inside never
-    overflows: 500 ``toward_zero`` is 448 in E4M3FN. ``stochastic`` needs ``rng`` and goes up with a
-    probability equal to the fraction left over. NaN keeps its sign and loses its payload. Tables of
-    values have ``nearest_even`` alone.
+    ``saturate`` (the largest finite value), ``inf`` or ``nan``. Rounding is to the nearest value, ties to even; with
+    ``rng`` it is stochastic: up with a probability equal to the fraction left over, which a table of values does not
+    have. NaN keeps its sign and loses its payload.
 
     E8M0FNU has neither sign nor zero: zero and negative values become NaN, positive values below its smallest
     one become that one. Just above it, in (2^-127, 1.5 * 2^-127), torch and ml_dtypes both round up to 2^-126
-    although 2^-127 is nearer; ``nearest_even`` does the same, so that codes agree bit for bit.
+    although 2^-127 is nearer; this does the same, so that codes agree bit for bit.
 
     Shapes: that of ``values``.
-    Raises: TypeError: values are not real numbers. ValueError: an unknown rounding or overflow, an overflow
-        the format has no code for, a NaN for a format without one.
+    Raises: TypeError: values are not real numbers. ValueError: an unknown overflow, one the format has no code for,
+        a NaN for a format without one, a table of values with ``rng``.
 
     >>> [hex(code) for code in encode([0.1, 1.0, 500.0], "float8_e4m3fn", overflow="saturate")]
     ['0x1d', '0x38', '0x7e']
     """
     fmt = get_format(fmt)
-    as_one_of("rounding", rounding, ROUNDINGS)
     check_overflow(fmt, overflow)
-    if (rounding == "stochastic") != isinstance(rng, np.random.Generator):
-        words = "stochastic rounding, and only it, needs a Generator"
-        raise ValueError(f"rounding={rounding!r} with rng={rng!r}: {words}")
-    if isinstance(fmt, TableFormat) and rounding != "nearest_even":
-        raise ValueError(
-            f"rounding={rounding!r}: {fmt.name} is a table of values: nearest_even alone"
-        )
+    if rng is not None and isinstance(fmt, TableFormat):
+        raise ValueError(f"rng={rng!r}: {fmt.name} is a table of values, to the nearest alone")
     values = as_real(values)
     shape = values.shape
     with np.errstate(invalid="ignore"):  # widening a signalling NaN
@@ -113,7 +98,7 @@ def encode(
     if isinstance(fmt, TableFormat):
         codes = _nearest_entries(values, fmt)
     else:
-        codes = _float_codes(values, fmt, rounding, overflow, rng)
+        codes = _float_codes(values, fmt, overflow, rng)
     return codes.reshape(shape).astype(np.min_scalar_type(2**fmt.bits - 1))
 
 
@@ -122,7 +107,6 @@ def round_to(
     fmt: str | Format,
     *,
     overflow: str,
-    rounding: str = "nearest_even",
     rng: np.random.Generator | None = None,
 ) -> np.ndarray:
     """``values`` as ``fmt`` would hold them: encoded and decoded. float32 stays float32, the rest is float64.
@@ -131,7 +115,7 @@ def round_to(
     256.0
     """
     values = as_real(values)
-    codes = encode(values, fmt, overflow=overflow, rounding=rounding, rng=rng)
+    codes = encode(values, fmt, overflow=overflow, rng=rng)
     return decode(codes, fmt, dtype=values.dtype.type)
 
 
@@ -159,26 +143,25 @@ def _nearest_entries(x: np.ndarray, fmt: TableFormat) -> np.ndarray:
 
 
 def _float_codes(
-    x: np.ndarray, fmt: FloatFormat, rounding: str, overflow: str, rng: np.random.Generator | None
+    x: np.ndarray, fmt: FloatFormat, overflow: str, rng: np.random.Generator | None
 ) -> np.ndarray:
     """The code of each float64, as ``single.encode_one`` finds one."""
     m, e_min = fmt.mantissa_bits, fmt.min_exponent
     within = np.nan_to_num(x)  # NaN is 0 and infinity the largest number, until the end
     e = np.where(within == 0, e_min, np.maximum(np.frexp(within)[1] - 1, e_min))
     scaled = np.ldexp(within, m - e)
-    if rng:
+    if rng is not None:
         down = np.floor(scaled)
         whole = down + (rng.random(x.shape) < scaled - down)
     else:
-        whole = WHOLE[rounding](scaled)
+        whole = np.rint(scaled)
     code = np.abs(whole).astype(np.int64) + ((e - e_min).astype(np.int64) << m)
     if not fmt.has_subnormals:  # the smallest value has code 0, and nothing lies below it
         code = np.maximum(code - 2**m, 0)
-        if rounding == "nearest_even":  # torch and ml_dtypes go up from just above it
+        if rng is None:  # torch and ml_dtypes go up from just above it
             code = np.maximum(code, x > fmt.smallest_normal)
     is_negative = np.signbit(x)
-    leads_out = {"toward_zero": False, "up": ~is_negative, "down": is_negative}.get(rounding, True)
-    overflows = (code > fmt.largest_code) & leads_out | np.isinf(x)
+    overflows = (code > fmt.largest_code) | np.isinf(x)
     code = np.minimum(code, fmt.largest_code)
     if overflow != "saturate":
         code[overflows] = fmt.infinity_code if overflow == "inf" else fmt.nan_code
@@ -187,53 +170,3 @@ def _float_codes(
     if fmt.specials == "fnuz":  # there is no -0: its code is the NaN
         is_negative &= code != 0
     return code.astype(np.uint64) | np.where(is_negative, np.uint64(fmt.sign_mask), np.uint64(0))
-
-
-def running_sum(term: float, num_terms: int, fmt: str | FloatFormat) -> np.ndarray:
-    """The total after each of ``num_terms`` additions of ``term``, from 0, with everything held in ``fmt``.
-
-    Each sum is rounded to the nearest value, ties to even, and saturates.
-
-    Raises: ValueError: a format without fields or too precise.
-
-    >>> float(running_sum(0.001, 4096, "bfloat16")[-1])
-    0.5
-    """
-    fmt = get_format(fmt)
-    if (
-        not isinstance(fmt, FloatFormat)
-        or not fmt.has_subnormals
-        or fmt.mantissa_bits > MAX_MANTISSA_BITS
-    ):
-        raise ValueError(
-            f"running_sum needs a float format with a zero and up to 24 mantissa bits, not {fmt.name}"
-        )
-    t, total, totals = _held(term, fmt), 0.0, []
-    for _ in range(num_terms):
-        total = _held(total + t, fmt)
-        totals.append(total)
-    return np.array(totals)
-
-
-def _held(x: float, fmt: FloatFormat) -> float:
-    return decode_one(encode_one(x, fmt, overflow="saturate"), fmt)
-
-
-def sticking_point(term: float, fmt: str | FloatFormat) -> float:
-    """The total at which a positive ``term``, added again and again and rounded to nearest, stops counting.
-
-        2^e with the smallest e for which t <= 2^(e - m) / 2
-
-    From there on the term is at most half the distance to the next value, and ties go back to 2^e, which is
-    even. Infinite if the format ends before that.
-
-    >>> sticking_point(0.001, "bfloat16"), sticking_point(1, "float16"), sticking_point(1, "float8_e4m3fn")
-    (0.5, 2048.0, 16.0)
-    """
-    fmt = get_format(fmt)
-    t = _held(term, fmt)
-    if not t > 0:
-        raise ValueError(f"term={term!r} is {t} in {fmt.name}; a sum of it goes nowhere")
-    mantissa, exponent = math.frexp(t)  # t = mantissa * 2^exponent, with mantissa in [0.5, 1)
-    e = exponent - (mantissa == 0.5) + fmt.mantissa_bits + 1
-    return math.ldexp(1.0, e) if e <= fmt.max_exponent else math.inf

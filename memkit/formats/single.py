@@ -12,7 +12,7 @@ A carry into the next binade, a subnormal and a zero need no case of their own: 
 sides, and what a format makes of a number.
 
 It needs integers and ``math`` alone, so the bit explorer moves in a web page, where there is no numpy. ``rounding``
-does the same with arrays, and in other directions than to the nearest.
+does the same with arrays, and by chance.
 
 Source: IEEE 754-2019, section 4.3 (ties where there is one digit) and 7.4 (overflow).
 """

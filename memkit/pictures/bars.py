@@ -30,8 +30,8 @@ LEFT, RIGHT, TOP = 92, 612, 72
 class Bar:
     """One bar: its pieces in bytes from the bottom, what stands above it and below.
 
-    Neighbours of one ``group`` stand together, over the first of its words. ``ghost`` outlines another size; ``whose``
-    is said in the tip of a piece, and ``data`` goes with it.
+    Neighbours of one ``group`` stand together, over the first of its words. ``whose`` is said in the tip of a
+    piece, and ``data`` goes with it.
     """
 
     name: str
@@ -40,7 +40,6 @@ class Bar:
     group: tuple = ("",)
     whose: str = ""
     data: Mapping = field(default_factory=dict)
-    ghost: int = 0
 
     @property
     def total(self) -> int:
@@ -97,10 +96,6 @@ def bars_figure(
         left, right = place - tall / 2, place + tall / 2
         _stack(chart, bar, lambda low, high, left=left: (left, y(high), tall, y(low) - y(high)))
         chart.keep_clear(left, y(bar.total), right, y.start)
-        if bar.ghost:
-            height = y.inside(bar.ghost)
-            outline = [(left, y(0)), (left, height), (right, height), (right, y(0))]
-            chart.line(outline, **GHOST, data={"before": bar.ghost})
     if limit:
         draw_limit(chart, y, limit[1], LEFT, RIGHT, limit[0])
     tops = [(place, y(bar.total) - 3, bar.above) for bar, place in placed]
@@ -158,10 +153,6 @@ def _lying(
         texts.append((10, y, f"{'▸ ' * look['bold']}{name}", look))
         texts.append((x.end, y, bar.above.replace("\n", ", "), look | {"anchor": "end"}))
         _stack(chart, bar, lambda low, high, y=y: (x(low), y + 16, x(high) - x(low), 14))
-        if bar.ghost:
-            outline = [(x(0), y + 14), (x.inside(bar.ghost), y + 14)]
-            outline += [(x.inside(bar.ghost), y + 32), (x(0), y + 32)]
-            chart.line(outline, **GHOST, data={"before": bar.ghost})
         y += 37
     if limit and limit[1] < most:
         tip = f"{limit[0] or 'card'}: {format_bytes(limit[1])}"
@@ -179,9 +170,6 @@ def _lying(
     foot = broken(foot, chart.width - 20, 12)
     chart.words(10, y + 24, foot, 12, at="top")
     return y + 30 + 15 * len(foot.splitlines())
-
-
-GHOST = {"shade": GREY, "stroke_dasharray": "3 3"}
 
 
 def _stack(chart: Chart, bar: Bar, box: Callable) -> None:

@@ -46,10 +46,6 @@ def named_parts(instants: Sequence[Instant]) -> list[tuple[str, str]]:
     return [(part, part.replace("_", " ")) for part in (*rest, *reversed(PARTS))]
 
 
-def _key(instant: Instant) -> tuple[str, int, int]:
-    return instant.name, instant.step, instant.micro_batch
-
-
 def _names(instant: Instant, is_split: bool) -> tuple[str, tuple[str, int]]:
     """What stands below a bar: its moment, and the phase that it shares with its neighbours of the same step."""
     phase = instant.phase
@@ -66,24 +62,19 @@ def timeline_figure(
     capacity_bytes: int | None = None,
     card_name: str = "card",
     title: str = "Memory through a training step",
-    before: MemoryTimeline | None = None,
     width: float = WIDE,
 ) -> Chart:
     """A stacked bar per instant; beside them the parts of the peak in words and bytes.
 
-    ``capacity_bytes`` draws the card as a line; ``before`` is another timeline, whose bars are outlined where they
-    differ. A bar's ``data-pick`` is its number.
+    ``capacity_bytes`` draws the card as a line. A bar's ``data-pick`` is its number.
     """
     instants = drawn_instants(timeline)
     shown = max(instants, key=lambda i: i.total_bytes)
-    chosen, most = instants.index(shown), max(i.total_bytes for i in instants)
-    ghosts = {_key(i): i.total_bytes for i in drawn_instants(before)} if before else {}
     is_split, bars, spans = len({i.micro_batch for i in instants}) > 1, [], {}
     for number, instant in enumerate(instants):
         if instant.name != "init":
             spans.setdefault(f"step {instant.step}", []).append(number)
         moment, phase = _names(instant, is_split)
-        ghost = ghosts.get(_key(instant), instant.total_bytes)
         bars.append(
             Bar(
                 name=moment,
@@ -92,7 +83,6 @@ def timeline_figure(
                 above=short(instant.total_bytes),
                 whose=where(instant),
                 data={"pick": number},
-                ghost=ghost if abs(ghost - instant.total_bytes) > most // 250 else 0,
             )
         )
     sizes = {**shown.parts, REST: shown.unattributed_bytes}
@@ -107,7 +97,7 @@ def timeline_figure(
         title,
         bars,
         subtitle=source,
-        chosen=chosen,
+        chosen=instants.index(shown),
         spans=spans,
         limit=limit,
         head=head,

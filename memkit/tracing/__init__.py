@@ -8,9 +8,9 @@ Reading order:
 - ``shapes``: tensors that have a shape and no values: what a program may ask of them, and what it may not
 - ``cuda``: CUDA's rules: dispatch, autocast, dropout; which attention runs, and what each kernel takes for its own work
 - ``cpu``: the CPU's rules
-- ``trace``: ``trace_memory``: every allocation of a step, and the line that asked for it; FLOPs as torch counts them
+- ``trace``: ``trace_memory``: every allocation of a step, and the line that asked for it
 """
 
 from .cuda import pretend_cuda
 from .shapes import NeedsValues
-from .trace import counted_flops, trace_memory
+from .trace import trace_memory

@@ -19,22 +19,19 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import CodeType, SimpleNamespace
-from typing import ClassVar, NamedTuple
+from types import CodeType
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch._subclasses import fake_tensor as fake
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
 
 from memkit.formula.kernels import merged
 from memkit.program import hooks
 from memkit.program.hooks import PLAIN, OutsideBuild, line_of, run_steps, tensors_in
 from memkit.program.log import Log, timeline_of
-from memkit.program.transformer import strategy_build
-from memkit.setup import DEVICES, TrainingSetup
-from memkit.strategies import Strategy
+from memkit.setup import DEVICES
 from memkit.timeline import MAX_STEPS, MemoryTimeline
 from memkit.tracing.cpu import PRODUCTS, as_laid_out, fake_cpu, is_of_a_transformer
 from memkit.tracing.cuda import HOST_OUTPUTS, SCRATCH, bytes_of_loss, pretend_cuda
@@ -424,44 +421,3 @@ def recording(device: str):
             yield tracer
         finally:
             tracer.watches.clear()  # first of all on exit: what dies later is in no log
-
-
-FUSED_BACKWARD = tuple(
-    getattr(aten, f"_scaled_dot_product_{kind}_attention_backward")
-    for kind in ("flash", "efficient", "cudnn")
-)
-
-
-class CountedFlops(NamedTuple):
-    """What torch's counter saw of one micro-batch: the products of the forward, and all, with what runs twice.
-
-    ``in_kernel`` is the share of a fused attention's backward that computes the scores again: one product of five.
-    """
-
-    forward: int
-    total: int
-    in_kernel: int
-
-
-def counted_flops(
-    setup: TrainingSetup, strategy: Strategy, *, make_policy: Callable[[], Callable] | None = None
-) -> CountedFlops:
-    """FLOPs of one micro-batch counted by ``FlopCounterMode``, on tensors without data by CUDA's rules."""
-    return flops_counted_in(
-        strategy_build(replace(setup, device="cuda"), strategy, make_policy=make_policy)
-    )
-
-
-def flops_counted_in(build: Callable[[], Callable[[], object]]) -> CountedFlops:
-    """The same of the step that ``build()`` returns, which is one micro-batch."""
-    counter, at = FlopCounterMode(display=False), {}
-
-    def now(change: str, *_: object) -> None:
-        at[change] = counter.get_total_flops()  # the backward's start is the forward's end
-
-    recorder = SimpleNamespace(now=now, saw=lambda _part, _tensors: None)
-    with pretend_cuda(), counter:
-        run_steps(build, 1, recorder)
-    by_op = counter.get_flop_counts()["Global"]
-    in_kernel = sum(by_op.get(op, 0) for op in FUSED_BACKWARD) // 5
-    return CountedFlops(at.get("start_backward", 0), counter.get_total_flops(), in_kernel)

@@ -5,8 +5,7 @@ An explorer is plain Python: ipywidgets is loaded when a notebook shows one; num
 Reading order:
 
 - ``explorer``: named values and what there is to see for them, without any library
-- ``in_page``: keyboard and names for controls, and which mark of a picture a reader means
-- ``panel``: an explorer in a notebook: controls above, a picture below, and what it means in words
+- ``panel``: an explorer in a notebook: controls above, a picture below, what it means in words, and its keys
 - ``memory_explorer``: a model, a recipe, the shape of a step: where the bytes are
 - ``step_film``: a step as a film: lines, blocks, one handle
 - ``frontier_explorer``: strategies on the memory-compute plane, the plan and its code

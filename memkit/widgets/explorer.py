@@ -16,7 +16,7 @@ from threading import RLock
 from memkit import widgets
 from memkit.models import ModelConfig
 from memkit.pictures.colours import COLOUR
-from memkit.pictures.svg import Chart
+from memkit.pictures.svg import PAPER_OF, Chart
 from memkit.units import as_one_of, as_whole_number, shown
 
 
@@ -125,8 +125,6 @@ class Explorer:
     """The most characters of each line of a place; a panel keeps room for them, so that nothing jumps."""
     asked_later: Collection[str] = ()
     """Controls that stand behind *More controls*: most questions do without them."""
-    plays: Mapping[str, int] = {}
-    """Numbers that a button moves to their end by itself, and the milliseconds of a step."""
 
     def __init_subclass__(cls, **lines: Sequence[int]):
         cls.lines = cls.lines | lines
@@ -149,11 +147,6 @@ class Explorer:
         Raises: ValueError: the state has no picture; the message says why.
         """
         raise NotImplementedError
-
-    @property
-    def value(self) -> dict:
-        """The values that the picture shows, by the names of the controls."""
-        return dict(self.state)
 
     def followed(self, changes: dict) -> dict:
         """``changes`` of controls, with those that follow from them.
@@ -235,6 +228,40 @@ class Explorer:
         live = self.panel._repr_mimebundle_(**kwargs)
         return {**live, **bundle, "text/plain": self.summary}, metadata
 
+
+FOLD = """<details class="memkit-fold"><summary>The numbers as a table</summary></details>
+<style>@supports selector(:has(*)) {
+.memkit-panel:not(:has(details.memkit-fold[open])) .memkit-table {display: none}
+.memkit-panel:not(:has(details.memkit-more-controls[open])) .memkit-later {display: none}}
+.memkit-table td, .memkit-table th {text-align: right; padding: 1px 10px}
+.memkit-table td:first-child, .memkit-table th:first-child {text-align: left}
+.memkit-view {overflow-x: auto; PAPER}
+.memkit-panel :is(.widget-box, .widget-inline-hbox):not(.memkit-view) {max-width: calc(100% - 4px)}
+.memkit-number {flex-wrap: wrap}
+.memkit-tip {height: 3em; line-height: 1.5; overflow-y: auto}
+@media (min-width: 1000px) {
+.memkit-tip {height: 1.5em}
+.memkit-aside {flex-flow: row wrap}
+.memkit-aside > * {flex: 1 1 100%; min-width: 0}
+.memkit-aside > .memkit-view {flex: 1 1 600px; max-width: 804px}
+.memkit-aside > .memkit-status {flex: 1 1 230px}
+.memkit-aside > :is(.memkit-tip, .memkit-status ~ *) {order: 1}}
+.memkit-room {position: relative; line-height: 1.45}
+.memkit-room::before {content: attr(data-room); visibility: hidden; white-space: pre-wrap}
+.memkit-room > * {position: absolute; inset: 0; padding: inherit; overflow-y: auto}
+.memkit-alert {position: relative; z-index: 2; height: 0; min-height: 0; margin: 0; overflow: visible}
+.memkit-alert [role=alert] {position: absolute; left: 0; right: 0; background: var(--jp-layout-color0, #fff)}
+.memkit-view [data-pick] {cursor: pointer}
+.memkit-panel.jupyter-widgets-disconnected > * {opacity: .6}
+.memkit-panel.jupyter-widgets-disconnected::after { order: -1;
+  content: "The kernel has stopped, so nothing here answers. Run the cells again."; font-weight: bold}
+.memkit-view .memkit-here {stroke: currentColor; stroke-width: 2.5px}</style>""".replace(
+    "PAPER", PAPER_OF
+)
+"""A fold stays one element while the table beside it changes; else each move would close it.
+
+Nothing moves below a control: each place has the room of its longest words, and what is refused lies on the picture.
+"""
 
 SIGNS = {
     "fits": (COLOUR["fits"], "✓ "),

@@ -1,22 +1,16 @@
 """The frontier explorer (chapter 04): strategies by FLOPs run again and peak, and their front."""
 
-from collections.abc import Sequence
-
 from memkit.cards import CARDS
 from memkit.fit import fit_on
 from memkit.pictures.planes import frontier_figure
-from memkit.recomputation import (
-    MODELS,
-    Point,
-    beats,
-    pareto_front,
-    points,
-    shown_strategies,
-)
+from memkit.recipes import FUSED_ADAMW, PURE_BF16
+from memkit.recomputation import MODELS, beats, cheapest, pareto_front, points, shown_strategies
+from memkit.setup import TrainingSetup
 from memkit.units import format_bytes
 from memkit.widgets.explorer import Choice, Explorer, View, rows_of, takes_length
 
 NO_CARD = "no card"
+RECIPE = {"precision": PURE_BF16, "optimizer": FUSED_ADAMW}
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 BATCHES = (1, 2, 4, 8, 16)
 CHEAPEST = "cheapest that fits"
@@ -38,7 +32,8 @@ class FrontierExplorer(Explorer, verdict=(88,), status=(88, 140, 92, *[1] * 4)):
         strategy=Choice("Strategy", [CHEAPEST, *NAMES], CHEAPEST),
     ) -> View:
         """The plane for these values, the chosen strategy framed."""
-        found = points(MODELS[model], micro_batch_size, seq_len)
+        shape = {"micro_batch_size": micro_batch_size, "seq_len": seq_len}
+        found = points(TrainingSetup(model=MODELS[model], **RECIPE, **shape))
         front = pareto_front(found)
         fits = [] if card == NO_CARD else [fit_on(CARDS[card], each.peak_bytes) for each in found]
         room = fits[0].room_bytes if fits else None
@@ -70,11 +65,3 @@ class FrontierExplorer(Explorer, verdict=(88,), status=(88, 140, 92, *[1] * 4)):
         answer = {"headline": fits[chosen].headline, "verdict": notes[chosen]} if fits else {}
         table = rows_of(columns)
         return View(chart=chart, words=words, table=table, code=code, picks=picks, **answer)
-
-
-def cheapest(found: Sequence[Point], room_bytes: int | None) -> Point:
-    """The first point with the fewest FLOPs that fits; of the lowest peak if none fits."""
-    fitting = [each for each in found if room_bytes is None or each.peak_bytes <= room_bytes]
-    if fitting:
-        return min(fitting, key=lambda each: each.overhead)
-    return min(found, key=lambda each: each.peak_bytes)

@@ -59,14 +59,11 @@ class MemoryExplorer(Explorer, status=(230,), more=(210, 60)):
             ),
         )
         timeline = second_step(setup)
-        now, before = self.shown.kept if self.shown else (None, None)
-        if timeline is not now:
-            now, before = timeline, now
         on = None if card == NO_CARD else CARDS[card]
         fit = on and fit_on(on, timeline.peak_bytes)
         count = format_count(count_parameters(setup.model))
         title = f"{setup.model.name}, {count} parameters: one training step"
-        chart = timeline_figure(timeline, on and on.memory_bytes, card, title, before)
+        chart = timeline_figure(timeline, on and on.memory_bytes, card, title)
         chart.alt += f" The forward ends at {format_bytes(timeline.at('forward').total_bytes)}."
         return View(
             chart=chart,
@@ -76,7 +73,6 @@ class MemoryExplorer(Explorer, status=(230,), more=(210, 60)):
             more=lambda: self.advice(setup),
             table=replace(timeline, instants=tuple(drawn_instants(timeline))).rows(),
             ends={"seq_len": self.longest(setup.model.name)},
-            kept=(now, before),
         )
 
     def advice(self, setup: TrainingSetup) -> tuple[str, ...]:

@@ -1,15 +1,39 @@
-"""The ipywidgets of an explorer in a notebook: controls above, a picture below, and what it means in words."""
+"""The ipywidgets of an explorer in a notebook: controls above, a picture below, and what it means in words.
+
+``in_page.js`` runs beside it in the page: keyboard and names for its controls, and which mark of its picture is meant.
+Four facts make it necessary (JupyterLab 4, Notebook 7, ipywidgets 8.1). A notebook in command mode takes the
+arrow keys away from sliders and menus, unless the focused element itself carries
+``data-lm-suppress-shortcuts``. From there no key leads back to the cells: Escape does. A slider has no accessible
+name (its description is not linked to it), nor has a button that shows an icon only. And what has the focus is told
+by the colour of a border of one pixel.
+
+The marks of a picture tell their bytes under the pointer without any script. With it the arrow keys go from mark to
+mark of a picture that has the focus, a line below tells each, and Enter, Space or a click chooses it.
+
+Without ``anywidget`` a panel works all the same: a number is typed into the box beside its slider, which has a name
+and keeps its keys, and what a click selects, a slider selects too.
+"""
 
 import asyncio
 import gc
+from collections.abc import Callable
 from contextlib import contextmanager
+from pathlib import Path
 
 import ipywidgets as widgets
 import traitlets
 
 from memkit.units import html_table
-from memkit.widgets.explorer import Bits, Choice, Explorer, Number, Switch, html_places
-from memkit.widgets.in_page import FOLD, MORE_CONTROLS, key_helpers
+from memkit.widgets.explorer import FOLD, Bits, Choice, Explorer, Number, Switch, html_places
+
+SCRIPT = Path(__file__).with_name("in_page.js")
+FOCUS_CSS = """
+.memkit-panel :is(select, input, button, summary, [tabindex]):focus-visible {
+  outline: 3px solid #0072B2 !important; outline-offset: -2px;
+}
+.memkit-panel [role=slider]:focus-visible { outline-offset: 1px; }
+"""
+MORE_CONTROLS = '<details class="memkit-more-controls"><summary>More controls</summary></details>'
 
 WIDE = widgets.Layout(width="390px", margin="2px 12px 2px 0")
 LABEL = {"description_width": "118px"}
@@ -18,6 +42,20 @@ MANY_CHARS = 550
 PAUSE_SECONDS = 1.2
 """Controls that nobody has moved for so long rest. Advice costs a kernel more than a move does, and on a hub forty
 share two cores: a reader who moves once a second must not pay for advice that nobody reads."""
+
+
+def key_helpers(pick: Callable[[str], None] = lambda mark: None) -> list:
+    """Keyboard, names and focus for the panel that it stands in; nothing where ``anywidget`` is missing.
+
+    ``pick(mark)`` is called with the ``data-pick`` of a mark that is chosen in the picture.
+    """
+    try:
+        from anywidget import AnyWidget
+    except ImportError:
+        return []
+    helper = type("KeyHelper", (AnyWidget,), {"_esm": SCRIPT, "_css": FOCUS_CSS})()
+    helper.on_msg(lambda _, content, __: pick(content["pick"]))
+    return [helper]
 
 
 class NumberBox(widgets.HBox):
@@ -94,7 +132,6 @@ class Panel(widgets.VBox):
         self.status, self.frame, self.fold = widgets.HTML(), widgets.HTML(), widgets.HTML(FOLD)
         later = [self.controls[name] for name in explorer.asked_later]
         first = [control for control in self.controls.values() if control not in later]
-        first += [self._play(*item) for item in explorer.plays.items()]
         hidden = [
             widgets.HTML(MORE_CONTROLS),
             box_of_boxes(later).add_class("memkit-later"),
@@ -120,16 +157,6 @@ class Panel(widgets.VBox):
         self.show()
         for name, control in self.controls.items():
             control.observe(lambda change, name=name: self._moved(name, change["new"]), "value")
-
-    def _play(self, name: str, interval: int) -> widgets.Play:
-        """A button that moves a number's slider to its end by itself, a step each ``interval`` ms."""
-        slider, auto = self.controls[name].slider, widgets.Layout(width="auto")
-        play = widgets.Play(
-            value=slider.value, max=slider.max, interval=interval, show_repeat=False, layout=auto
-        )
-        widgets.jslink((slider, "max"), (play, "max"))
-        widgets.link((play, "value"), (slider, "value"))
-        return play
 
     def _moved(self, name: str, new: object) -> None:
         if not self._is_showing:

@@ -36,10 +36,6 @@ const STYLE = `
   border-radius: 99px; padding: 4px 14px; cursor: pointer; }
 .memkit-film :is(button, input, .code):focus-visible { outline: 3px solid #0072B2; outline-offset: 2px; }
 .memkit-film small { font-size: 12.5px; opacity: .8; }
-.memkit-film-page { margin: 0; color-scheme: light dark; background: Canvas; color: CanvasText;
-  font: 16px/1.5 system-ui, sans-serif; }
-.memkit-film-page main { max-width: 1060px; margin: auto; padding: 16px; }
-.memkit-film-page h1 { font-size: 24px; }
 @container (max-width: 720px) {
   .memkit-film .sides { grid-template-columns: minmax(0, 1fr); }
   .memkit-film .code { max-height: 190px; }

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from memkit.timeline import PARTS, Event, Events, MemoryTimeline
 from memkit.units import Printable, aligned_table, format_bytes, on_page
+from stepscope.advice.alive import bytes_of, grouped, live_at, unfreed
 from stepscope.advice.changes import CHANGES, EXPANDABLE_SEGMENTS, Change, Effect
 from stepscope.allocator.caching import AllocatorConfig
 from stepscope.allocator.replay import Replay, replay_trace
@@ -115,7 +116,7 @@ def held_for_no_backward(events: Sequence[Event], min_times: int = 1) -> set[int
     """
     births = [event for event in events if event.num_bytes > 0]
     born = {event.block for event in births if event.phase not in BEFORE_THE_STEPS}
-    born -= Events(events).unfreed()
+    born -= unfreed(events)
     sizes = (event.num_bytes for event in events if event.block in born)
     most = max(accumulate(sizes, initial=0))
     runs = (list(run) for is_free, run in groupby(events, lambda e: e.num_bytes < 0) if is_free)
@@ -132,14 +133,16 @@ def is_in_backward(event: Event) -> bool:
     )
 
 
-def held_at_peak(events: Events, live: Events, has_failed: bool, has_parts: bool) -> dict[str, int]:
+def held_at_peak(
+    events: Events, live: Sequence[Event], has_failed: bool, has_parts: bool
+) -> dict[str, int]:
     """Bytes of the blocks alive at the peak that a change may be about, by ``Change.touches``.
 
     A graph is unwanted where the run shows that no backward follows its forwards, never where it only lacks one. A run
     that failed may have died before its first backward. A recording, whose phases are not named, must have let a graph
     go at least twice without a line of autograd's.
     """
-    phases, kept, graphs = {event.phase for event in events}, events.unfreed(), set()
+    phases, kept, graphs = {event.phase for event in events}, unfreed(events), set()
     trains = phases & {"backward", "optimizer"} or any(map(is_in_backward, events))
     if not has_failed and not trains:
         graphs = held_for_no_backward(events, 1 if has_parts else 2)
@@ -253,9 +256,9 @@ class Diagnosis(Printable):
     def _parts(self) -> str:
         events, total = self.result.timeline.events, sum(self.parts.values())
         if set(self.parts) == {None}:
-            older = events.unfreed() & {event.block for event in events if event.phase == "before"}
+            older = unfreed(events) & {event.block for event in events if event.phase == "before"}
             older_bytes = sum(event.num_bytes for event in events if event.block in older)
-            stands = f"At its end {format_bytes(events.num_bytes)} stand"
+            stands = f"At its end {format_bytes(bytes_of(events))} stand"
             return f"A recording names no parts. {stands}, {format_bytes(older_bytes)} of them from before it."
         rows = [["in memory at the peak", "bytes", "share"]]
         for part, size in self.parts.items():
@@ -308,13 +311,14 @@ def diagnose_memory(
         # A run that started warm found holes that its events do not show: what it reserved is what the recording says.
         result.timeline = timeline
     events = timeline.events
-    live = events.live_at(base.peak_event)
+    live = live_at(events, base.peak_event)
+    live_bytes = bytes_of(live)
     has_failed = result.failure is not None or bool(recorded and recorded.failed)
     has_parts = any(event.part for event in events)
     held = held_at_peak(events, live, has_failed, has_parts)
-    growing = growing_lines(events, max(live.num_bytes // SHARE_SHOWN, 1))
+    growing = growing_lines(events, max(live_bytes // SHARE_SHOWN, 1))
     headline = result.peak_reserved_bytes if result.failure is None else base.peak_reserved_bytes
-    parts = {part: born.num_bytes for part, born in live.by(lambda event: event.part).items()}
+    parts = {part: bytes_of(own) for part, own in grouped(live, lambda e: e.part).items()}
     return Diagnosis(
         result=result,
         recorded=recorded,
@@ -323,7 +327,7 @@ def diagnose_memory(
         lines=lines_of(live, events)[:NUM_LINES],
         changes=without_holes(base, headline),
         # a forward that died half-way grows too
-        cures=cures_of(held, live.num_bytes, () if has_failed and not has_parts else growing),
+        cures=cures_of(held, live_bytes, () if has_failed and not has_parts else growing),
         peak_reserved_bytes=headline,
         growing=growing,
     )
@@ -357,19 +361,19 @@ def growth_in_words(growing: tuple[Growing, ...]) -> tuple[str, ...]:
     return aligned_table(rows), meaning
 
 
-def lines_of(births: Events, events: Events) -> tuple[Line, ...]:
+def lines_of(births: Sequence[Event], events: Events) -> tuple[Line, ...]:
     """The blocks by line and part, the line with most bytes first, each since its oldest block was made."""
     first: dict[object, int] = {}
     for number, event in enumerate(events):
         first.setdefault(event.block, number)  # its birth
     lines = []
-    for (where, part), own in births.by(lambda event: (line_of(event), event.part)).items():
+    for (where, part), own in grouped(births, lambda e: (line_of(e), e.part)).items():
         oldest = min(first[event.block] for event in own)
         phase, step = events[oldest].phase, events[oldest].step
         since = phase if phase in BEFORE_THE_STEPS else f"step {step}, {phase}"
         if not phase:
             since = f"event {oldest + 1:,} of {len(events):,}"
         lines.append(
-            Line(where=where, part=part, num_blocks=len(own), num_bytes=own.num_bytes, since=since)
+            Line(where=where, part=part, num_blocks=len(own), num_bytes=bytes_of(own), since=since)
         )
     return tuple(sorted(lines, key=lambda line: -line.num_bytes))

@@ -18,7 +18,7 @@ from memkit.units import as_one_of
 from stepscope.formula import trained_precision
 from stepscope.hugging_face import config_of
 from stepscope.optimizers import is_paged
-from stepscope.planner.plan import TrainingPlan, written_by
+from stepscope.planner.plan import FirstGroups, TrainingPlan, written_by
 from stepscope.setup import TARGETS, Place
 
 MODELS = ("plain", "transformers")
@@ -225,7 +225,9 @@ def recomputation_text(plan: TrainingPlan) -> str:
     num_again = sum(len(blocks) for blocks, is_again in regions if is_again)
     if size == 1:
         chosen = BLOCKS if strategy.period == 1 else f"{BLOCKS}[::{strategy.period}]"
-        chosen += f"[:{num_again}]" if strategy.num_segments or strategy.num_again else ""
+        chosen += (
+            f"[:{num_again}]" if strategy.num_segments or isinstance(strategy, FirstGroups) else ""
+        )
         wrapped = f"""
             for block in {chosen}:
                 block.forward = partial(checkpoint, block.forward, {arguments})

@@ -287,6 +287,31 @@ def is_narrow(dtype: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FirstGroups(Strategy):
+    """Regions of which the first ``num_again`` alone run again.
+
+    Of equal numbers these keep least: the backward has freed what the rest saved before it runs one again.
+    """
+
+    num_again: int
+
+    def regions(self, num_layers: int) -> tuple[tuple[range, bool], ...]:
+        """The model's blocks in order as (blocks, are run again)."""
+        regions = enumerate(super().regions(num_layers))
+        return tuple((blocks, number < self.num_again) for number, (blocks, _) in regions)
+
+
+def first_groups(group_size: int, num_again: int) -> FirstGroups:
+    """The first ``num_again`` regions of ``group_size`` blocks run again, and the code that asks for it."""
+    end = num_again * group_size
+    code = groups(group_size).code.replace("len(model.blocks)", str(end))
+    code += f"\nfor block in model.blocks[{end}:]:\n    x = block(x)"
+    what = ("block" if group_size == 1 else "group") + "s" * (num_again > 1)
+    name = f"first {num_again} {what}" + (f" of {group_size}" if group_size > 1 else "")
+    return FirstGroups(name=name, group_size=group_size, num_again=num_again, code=code)
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
     """A way to train on a card, or on each of several: its highest bytes by formula and, where traced, by the trace."""
 
@@ -372,7 +397,7 @@ class TrainingPlan:
         strategy = self.setup.recomputation
         if not has_room(fit_on(self.card, self.least_bytes), at_worst):
             return False
-        if not strategy.num_again:
+        if not isinstance(strategy, FirstGroups):
             return True
         all_again = replace(self.setup, recomputation=groups(strategy.group_size))
         return has_room(replace(self, setup=all_again).fit, at_worst)

@@ -20,7 +20,6 @@ from memkit.recipes import (
     KAHAN_BF16,
     MEGATRON,
     PURE_BF16,
-    PURE_FP16,
     OptimizerConfig,
     Precision,
 )
@@ -35,9 +34,16 @@ from memkit.strategies import (
     groups,
 )
 from stepscope.optimizers import OPTIMIZERS
-from stepscope.planner.plan import seconds_of
+from stepscope.planner.plan import FirstGroups, first_groups, seconds_of
 from stepscope.setup import AdapterConfig, Job, Layout, Place, linear_layers
 
+PURE_FP16 = Precision(
+    name="pure fp16",
+    weight_dtype="float16",
+    gradient_dtype="float16",
+    compute_dtype="float16",
+    source="model.to(torch.float16); a GradScaler refuses 16-bit gradients, so for frozen weights alone",
+)
 FP16_MASTER = replace(PURE_FP16, name="fp16 + fp32 master", master_dtype="float32")
 PRECISIONS = {
     "bfloat16": (AUTOCAST_BF16, FP32, PURE_BF16, BF16_MASTER, MEGATRON, KAHAN_BF16),
@@ -92,7 +98,7 @@ def strategies_of(num_layers: int) -> tuple[Strategy, ...]:
     These are the first ones, for others of the same number cost as many FLOPs and keep no less.
     """
     sizes = [(size, n) for size in (1, *GROUPS) for n in range(1, -(-num_layers // size))]
-    partly = (groups(size, num_again=n) for size, n in sizes)
+    partly = (first_groups(size, n) for size, n in sizes)
     whole = (groups(size) for size in GROUPS if size <= num_layers)
     return NONE, SAVE_PRODUCTS, SAVE_EVERY_SECOND, SAVE_ATTENTION, *partly, FULL, *whole
 
@@ -151,7 +157,11 @@ def ways_of(
     sharded = layout is not None and layout.is_fully_sharded
     # FSDP has a formula for blocks that are all treated alike
     ways = strategies_of(job.model.num_layers)
-    strategies = [way for way in ways if not sharded or (way.group_size == 1 and not way.num_again)]
+    strategies = [
+        way
+        for way in ways
+        if not sharded or (way.group_size == 1 and not isinstance(way, FirstGroups))
+    ]
     for bare in trained_by(job, layout, adapter, card):
         spreads = [layout]
         if sharded:

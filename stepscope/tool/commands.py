@@ -198,10 +198,10 @@ def report_command(options: argparse.Namespace) -> Found:
         build = replace(build, until="")
     result = followed(report, build)
     if film:
-        from memkit.widgets.step_film import StepFilm  # loads ipywidgets
+        from stepscope.widgets.saved_film import SavedFilm  # loads ipywidgets
 
         disk.given.add(os.path.realpath(film))
-        unsealed(StepFilm(result.trace, title=f"{result.name}: {options.steps} steps").save, film)
+        unsealed(SavedFilm(result.trace, title=f"{result.name}: {options.steps} steps").save, film)
     progress("done")
     return result.expected_bytes, result.advice, report_as_data(result)
 

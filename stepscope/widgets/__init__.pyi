@@ -2,6 +2,7 @@
 
 from .allocator_lab import AllocatorLab as AllocatorLab
 from .memory_explorer import MemoryExplorer as MemoryExplorer
+from .saved_film import SavedFilm as SavedFilm
 from .plan_explorers import (
     AdapterExplorer as AdapterExplorer,
     PlanExplorer as PlanExplorer,

@@ -28,6 +28,7 @@ class AllocatorLab(Explorer, verdict=(85,), status=(112, 425)):
     """
 
     plays: ClassVar = {"step": 700}
+    """Numbers that a button moves to their end by itself, and the milliseconds of a step."""
 
     def __init__(self, **values):
         end = film_of(OPENING, False, CARD_MIB).states[-1].index
@@ -39,6 +40,16 @@ class AllocatorLab(Explorer, verdict=(85,), status=(112, 425)):
             "card_mib": Number("Card, MiB", CARD_MIB, low=8, high=256, step=8),
         }
         super().__init__(**values)
+
+    @property
+    def panel(self):
+        """The kit's, with a button that plays."""
+        is_new = self._panel is None
+        panel = super().panel
+        if is_new:
+            row = panel.children[0]
+            row.children += tuple(play_of(panel, *item) for item in self.plays.items())
+        return panel
 
     def followed(self, changes: dict) -> dict:
         """Beyond the last event that happens, that event."""
@@ -59,6 +70,19 @@ class AllocatorLab(Explorer, verdict=(85,), status=(112, 425)):
             rows.append((str(number), *sizes, format_bytes(hole) if hole else "–"))
         chart, ends = allocator_picture(film, state.index, room=8), {"step": end}
         return View(chart=chart, words=words(state, len(film)), table=rows, ends=ends)
+
+
+def play_of(panel, name: str, interval: int):
+    """A button that moves a number's slider to its end by itself, a step each ``interval`` ms."""
+    import ipywidgets as widgets
+
+    slider, auto = panel.controls[name].slider, widgets.Layout(width="auto")
+    play = widgets.Play(
+        value=slider.value, max=slider.max, interval=interval, show_repeat=False, layout=auto
+    )
+    widgets.jslink((slider, "max"), (play, "max"))
+    widgets.link((play, "value"), (slider, "value"))
+    return play
 
 
 def words(state: AllocatorState, num_events: int) -> tuple[str, ...]:

@@ -9,13 +9,12 @@ from cells import texts_of
 from memkit.cards import CARDS
 from memkit.fit import fit_on
 from memkit.formula.parameters import count_by_kind
-from memkit.models import LLAMA_2_7B, LLAMA_32_1B
+from memkit.models import LLAMA_2_7B, LLAMA_32_1B, ModelConfig
 from memkit.recipes import FUSED_ADAMW, PURE_BF16, OptimizerConfig
-from memkit.recomputation import MODELS, pareto_front, points
+from memkit.recomputation import MODELS, Point, cheapest, pareto_front, points
 from memkit.setup import TrainingSetup
 from memkit.tracing import trace_memory
 from memkit.units import GIB, MIB, format_bytes
-from memkit.widgets.frontier_explorer import cheapest
 from stepscope.allocator.caching import AllocatorConfig
 from stepscope.allocator.film import STORIES, Film
 from stepscope.planner.plan import least_seconds, second_step
@@ -52,6 +51,12 @@ def test_sgd_and_a_hundred_times_the_batch():
     assert format_bytes(large.peak_bytes) in text and "optimizer" in large.peak.name
 
 
+def plane(model: ModelConfig, micro_batch_size: int, seq_len: int) -> tuple[Point, ...]:
+    """What the explorer shows."""
+    shape = {"micro_batch_size": micro_batch_size, "seq_len": seq_len}
+    return points(replace(LLAMA, model=model, **shape))
+
+
 def test_what_the_frontier_explorer_chooses():
     told = texts_of("04")
     text, room = (
@@ -61,22 +66,22 @@ def test_what_the_frontier_explorer_chooses():
     lengths = re.findall(r"([\d,]+)(?: tokens)?: \*([^*]+)\*", text)
     assert len(lengths) == 3
     for length, name in lengths:
-        found = points(MODELS["Llama-3.2-1B"], 8, int(length.replace(",", "")))
+        found = plane(MODELS["Llama-3.2-1B"], 8, int(length.replace(",", "")))
         assert cheapest(found, room).strategy.name == name
-    assert all(point.peak_bytes > room for point in points(MODELS["Llama-3.2-1B"], 8, 4096))
+    assert all(point.peak_bytes > room for point in plane(MODELS["Llama-3.2-1B"], 8, 4096))
     assert "From 4,096 on nothing fits." in text
     assert "From 4,096 tokens on, at a micro-batch of 8." in told["timed-read"]
-    large = points(MODELS["GPT-2 large"], 8, 1024)
+    large = plane(MODELS["GPT-2 large"], 8, 1024)
     assert (
         cheapest(large, room).strategy.name == "none"
         and "*None* fits the RTX 4090" in told["timed-read"]
     )
     chosen = cheapest(large, fit_on(CARDS["T4"], 0).room_bytes).strategy.name
     assert f"On a T4 it {chosen.replace('save', 'saves', 1)}." in told["timed-read"]
-    on_front = {p.strategy.name for p in pareto_front(points(MODELS["Llama-3.2-1B"], 8, 1024))}
+    on_front = {p.strategy.name for p in pareto_front(plane(MODELS["Llama-3.2-1B"], 8, 1024))}
     assert "√L groups" in on_front and "attention core" not in on_front
     assert "√L groups" not in {
-        p.strategy.name for p in pareto_front(points(MODELS["Llama-3-8B"], 1, 8192))
+        p.strategy.name for p in pareto_front(plane(MODELS["Llama-3-8B"], 1, 8192))
     }
     assert (
         "are on the front for Llama-3.2-1B with 8 sequences of 1,024 tokens" in told["groups-read"]

@@ -25,7 +25,7 @@ from memkit import (
     strategies,
     trace_memory,
 )
-from memkit.formats.blocks import BLOCK_FORMATS
+from memkit.formats.blocks import SCALINGS
 from memkit.low_precision import SixteenBitAdamW
 from memkit.recomputation import step_flops
 from memkit.widgets import FrontierExplorer
@@ -137,18 +137,18 @@ def test_the_cards_of_torchtitan_s_runs_are_no_b200():
 
 def test_bits_of_a_value_are_told_with_their_scales():
     told = texts_of("06")["memory-check-read"]
-    assert f"**MXFP8** has {BLOCK_FORMATS['mxfp8_e4m3'].bits_per_value} bits per value" in told
+    assert f"**MXFP8** has {SCALINGS['mx'].bits_per_value('float8_e4m3fn')} bits per value" in told
     assert (
-        f"**NVFP4** has {BLOCK_FORMATS['nvfp4'].bits_per_value}: an 8-bit scale for 16 values"
+        f"**NVFP4** has {SCALINGS['nvfp4'].bits_per_value('float4_e2m1fn')}: an 8-bit scale for 16 values"
         in told
     )
-    assert BLOCK_FORMATS["nvfp4"].bits_per_value == 4 + 8 / 16
+    assert SCALINGS["nvfp4"].bits_per_value("float4_e2m1fn") == 4 + 8 / 16
     assert (
-        f"MXFP8, {BLOCK_FORMATS['mxfp8_e4m3'].bits_per_value} bits a value"
+        f"MXFP8, {SCALINGS['mx'].bits_per_value('float8_e4m3fn')} bits a value"
         in texts_of("06")["torchao-text"]
     )
     assert (
-        f"its input takes {BLOCK_FORMATS['nvfp4'].bits_per_value} bits a value"
+        f"its input takes {SCALINGS['nvfp4'].bits_per_value('float4_e2m1fn')} bits a value"
         in texts_of("06")["published-text"]
     )
 

@@ -16,7 +16,8 @@ from memkit.program.transformer import training_build
 from memkit.setup import TrainingSetup
 from memkit.tracing.trace import trace_memory
 from memkit.units import ALLOCATOR_BLOCK_BYTES
-from memkit.widgets.step_film import SCRIPT, StepFilm, place
+from memkit.widgets.step_film import SCRIPT, place
+from stepscope.widgets.saved_film import SavedFilm
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 CELL = """
@@ -64,7 +65,7 @@ def opened(browser, traced, tmp_path):
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.broken = []
     page.on("pageerror", lambda error: page.broken.append(str(error)))
-    page.goto(StepFilm(traced, title="A film", asks=True).save(tmp_path / "film.html").as_uri())
+    page.goto(SavedFilm(traced, title="A film", asks=True).save(tmp_path / "film.html").as_uri())
     page.locator(".memkit-film .hand").wait_for()
     yield page
     page.close()
@@ -75,7 +76,7 @@ def moment(page) -> int:
 
 
 def test_twenty_moments_are_the_trace_s(browser, traced):
-    data, events = StepFilm(traced).data, list(traced.events)
+    data, events = SavedFilm(traced).data, list(traced.events)
     moments = random.Random(1).sample(range(len(events)), 20)
     page = browser.new_page()
     script = base64.b64encode(SCRIPT.read_bytes()).decode()
@@ -97,7 +98,7 @@ def test_the_peak_is_wide_enough_to_be_seen(browser, traced):
     """Of a chart as wide as a phone's the events within a fiftieth of the peak take at least six pixels."""
     page, events = browser.new_page(), traced.events
     script = base64.b64encode(SCRIPT.read_bytes()).decode()
-    ends = page.evaluate(ENDS, [script, StepFilm(traced).data, 300])
+    ends = page.evaluate(ENDS, [script, SavedFilm(traced).data, 300])
     page.close()
     totals = events.levels(granularity=ALLOCATOR_BLOCK_BYTES).totals
     high = [at for at, total in enumerate(totals) if total >= 0.98 * max(totals)]
@@ -109,7 +110,7 @@ def test_the_peak_is_wide_enough_to_be_seen(browser, traced):
 
 def test_a_moment_is_told_in_words_of_what_is_made(browser, traced):
     """The log-softmax and the logits by the line that makes them; no name of an operation of ATen."""
-    page, events, data = browser.new_page(), list(traced.events), StepFilm(traced).data
+    page, events, data = browser.new_page(), list(traced.events), SavedFilm(traced).data
     script = base64.b64encode(SCRIPT.read_bytes()).decode()
     said = page.evaluate(SENTENCES, [script, data])
     page.close()
@@ -133,7 +134,7 @@ def test_a_moment_is_told_in_words_of_what_is_made(browser, traced):
 def test_every_phase_is_named_so_that_it_can_be_read(browser, traced, tmp_path, width):
     page = browser.new_page(viewport={"width": width, "height": 800})
     page.add_init_script(WRITTEN)
-    film = StepFilm(traced)
+    film = SavedFilm(traced)
     page.goto(film.save(tmp_path / "film.html").as_uri())
     page.locator(".memkit-film .hand").wait_for()
     page.wait_for_function("window.written.length > 8")
@@ -223,7 +224,7 @@ def test_axe_finds_nothing_in_light_and_dark_and_a_phone_scrolls_down_alone(open
 
 
 def test_where_motion_is_not_wanted_it_goes_from_phase_to_phase(browser, traced, tmp_path):
-    film, context = StepFilm(traced), browser.new_context(reduced_motion="reduce")
+    film, context = SavedFilm(traced), browser.new_context(reduced_motion="reduce")
     page = context.new_page()
     page.goto(film.save(tmp_path / "film.html").as_uri() + "#event=0")
     page.evaluate("""() => { window.seen = []; const hand = document.querySelector(".hand");
@@ -251,7 +252,7 @@ def test_in_jupyterlab_it_moves_without_the_kernel(page, lab):
 def test_a_long_line_breaks_where_code_may(browser, traced, tmp_path, width):
     """Character by character: one that stands lower than the one before it follows a space or a sign."""
     path = tmp_path / "film.html"
-    StepFilm(traced, title="A film").save(path)
+    SavedFilm(traced, title="A film").save(path)
     page = browser.new_page(viewport={"width": width, "height": 800})
     page.goto(path.as_uri())
     page.locator(".memkit-film .line").first.wait_for()

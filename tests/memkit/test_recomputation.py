@@ -6,15 +6,15 @@ import pytest
 from drawn import Label, labels_of, marks_of, overlap
 
 from memkit.pictures.svg import Chart
-from memkit.recomputation import MODELS, points
+from memkit.recomputation import MODELS, shown_strategies
 from memkit.widgets.frontier_explorer import FrontierExplorer
 
 
 def test_only_lengths_that_the_model_takes_are_offered():
     explorer = FrontierExplorer(seq_len=4096)
     explorer.set(model="GPT-2 large")
-    assert explorer.offered(explorer.value)["seq_len"] == (512, 1024)
-    assert explorer.error == "" and explorer.value["seq_len"] == 1024
+    assert explorer.offered(explorer.state)["seq_len"] == (512, 1024)
+    assert explorer.error == "" and explorer.state["seq_len"] == 1024
 
 
 def words_that_collide(labels: list[Label]) -> list[tuple[str, str]]:
@@ -29,9 +29,9 @@ def test_no_words_cover_others_in_any_setting_on_offer(model):
         *(panel.controls[name].options for name in ("micro_batch_size", "card"))
     ):
         panel.set(micro_batch_size=batch, card=card)
-        for length in panel.offered(panel.value)["seq_len"]:
+        for length in panel.offered(panel.state)["seq_len"]:
             panel.set(seq_len=length)
-            assert panel.value["seq_len"] == length and panel.error == ""
+            assert panel.state["seq_len"] == length and panel.error == ""
             chart = panel.shown.chart
             if found := words_that_collide(labels_of(chart)):
                 collisions[batch, card, length] = found
@@ -47,8 +47,8 @@ def test_words_that_collide_are_found():
 
 def test_a_click_on_a_point_chooses_its_strategy():
     explorer = FrontierExplorer()
-    names = [point.strategy.name for point in points(MODELS["Llama-3.2-1B"], 8, 1024)]
+    names = [strategy.name for strategy in shown_strategies(MODELS["Llama-3.2-1B"])]
     for mark in marks_of(explorer.shown.chart, "pick", "bytes"):
         explorer.pick(mark.data["pick"])
-        assert explorer.value["strategy"] == names[int(mark.data["pick"])] and explorer.error == ""
-        assert explorer.value["strategy"] in mark.tip
+        assert explorer.state["strategy"] == names[int(mark.data["pick"])] and explorer.error == ""
+        assert explorer.state["strategy"] in mark.tip

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from itertools import accumulate, repeat
 from numbers import Real
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from book.exercises.tables import function_of, rows_of
 from memkit.formats.records import FORMATS
-from memkit.formats.rounding import decode, encode, round_to, running_sum
+from memkit.formats.rounding import decode, encode, round_to
 
 
 def to_bfloat16(bits: int) -> int:
@@ -24,15 +25,21 @@ def upper_bits(cut: int) -> Callable[[int], int]:
     return lambda bits: (bits + (1 << cut - 1) - 1 + (bits >> cut & 1)) >> cut
 
 
+def totals_of(term: float, name: str) -> list[float]:
+    """The total after each of 8,192 additions of a term, in torch's own arithmetic."""
+    step = torch.tensor(term, dtype=getattr(torch, name))
+    return [total.item() for total in accumulate(repeat(step, 8192))]
+
+
 def sticks_at(term: float, name: str) -> float:
     """The total at which a sum of this term stops growing in a format."""
-    return float(running_sum(term, 8192, name)[-1])
+    return totals_of(term, name)[-1]
 
 
 def additions_until_stuck(term: float) -> int:
     """How many additions of this term move a float16 total before the last one that does."""
-    totals = running_sum(term, 8192, "float16")
-    return int(np.argmax(totals == totals[-1]))
+    totals = totals_of(term, "float16")
+    return totals.index(totals[-1])
 
 
 def share_moved(name: str, rounds_first: bool = True) -> float:

@@ -74,8 +74,10 @@ class PolicyBill:
 @lru_cache(maxsize=32)
 def bill_of(make_policy: Callable[[], Callable]) -> PolicyBill:
     """A policy's bytes and FLOPs on a small Llama, traced and counted."""
+    from torch.utils.flop_counter import FlopCounterMode
+
     from memkit.program.transformer import strategy_build
-    from memkit.tracing.trace import counted_flops, trace_memory
+    from memkit.tracing.trace import trace_memory
 
     setup, sbh = SMALL_LLAMA, SMALL_LLAMA.seq_len * SMALL_LLAMA.model.hidden_size
 
@@ -87,7 +89,9 @@ def bill_of(make_policy: Callable[[], Callable]) -> PolicyBill:
         )
 
     full = step_flops(setup, FULL)
-    more = counted_flops(setup, FULL, make_policy=make_policy).total - full.total
+    with FlopCounterMode(display=False) as counter:
+        trace_memory(strategy_build(setup, FULL, make_policy=make_policy), steps=1)
+    more = counter.get_total_flops() - full.total
     return PolicyBill(
         kept_sbh=2 + (stored(make_policy) - stored(None)) / setup.model.num_layers / sbh,
         share_again=(full.recomputed + more) / full.recomputed,

@@ -93,14 +93,6 @@ def test_what_no_part_accounts_for_is_drawn_and_named():
     assert "not attributed" not in words_of(timeline_figure(timeline()))
 
 
-def test_the_timeline_before_is_outlined_where_it_differs():
-    chart = timeline_figure(timeline(scale=2), before=timeline())
-    outlined = [int(mark.data["before"]) for mark in marks_of(chart, "before")]
-    pairs = zip(timeline().instants, timeline(scale=2).instants, strict=True)
-    assert outlined == [old.total_bytes for old, new in pairs if old.total_bytes != new.total_bytes]
-    assert not marks_of(timeline_figure(timeline(), before=timeline()), "before")
-
-
 @pytest.mark.parametrize(
     "capacity, is_drawn", [(3 * GIB, True), (80 * GIB, False), (GIB, True), (None, False)]
 )

@@ -24,13 +24,13 @@ def value_in_ml_dtypes(code: int, name: str) -> float:
 def test_flipping_each_bit_gives_the_value_of_ml_dtypes(name):
     panel = BitExplorer(format=name, code=0x35)
     for index in range(FORMATS[name].bits):
-        before = panel.value["code"]
+        before = panel.state["code"]
         panel.pick(str(index))
         code = before ^ 1 << (FORMATS[name].bits - 1 - index)
-        assert panel.value["code"] == code and panel.error == ""
+        assert panel.state["code"] == code and panel.error == ""
         value = value_in_ml_dtypes(code, name)
         if math.isfinite(value):
-            assert float(panel.value["number"]) == value
+            assert float(panel.state["number"]) == value
             assert " = " in panel.summary or " ≈ " in panel.summary
         else:
             assert "set apart for" in panel.summary
@@ -48,7 +48,7 @@ def test_a_number_sets_the_bits_that_torch_gives_it(name, number):
     # torch 2.13 saturates, and so NaN is ml_dtypes' answer
     if name == "float8_e4m3fn" and number == "1e6":
         code = int(np.float32(1e6).astype(ml_dtypes.float8_e4m3fn).view(np.uint8))
-    assert panel.error == "" and panel.value["code"] == code
+    assert panel.error == "" and panel.state["code"] == code
 
 
 def test_a_number_is_typed_and_mistyped():
@@ -59,9 +59,9 @@ def test_a_number_is_typed_and_mistyped():
         "what was refused leaves"
     )
     panel.pick("0")
-    assert panel.value["number"] == "-1.5" and panel.error == ""
+    assert panel.state["number"] == "-1.5" and panel.error == ""
     text.value = "2**-9"
-    assert panel.value["code"] == 1 and "= 0.001953125, a subnormal number" in panel.summary
+    assert panel.state["code"] == 1 and "= 0.001953125, a subnormal number" in panel.summary
     panel.set(code=256)
     assert "code=256 is not a code of float8_e4m3fn; allowed 0..255" in panel.error
 
@@ -77,13 +77,13 @@ def test_the_arrows_walk_through_every_value_of_ml_dtypes(name, first):
         .astype(float)
     )
     wanted = np.unique(values[values >= values[first]]) + 0.0
-    walked = [values[panel.value["code"]]]
+    walked = [values[panel.state["code"]]]
     while 'data-pick="above"' in panel.shown.chart.svg():
         panel.pick("above")
-        walked.append(values[panel.value["code"]])
+        walked.append(values[panel.state["code"]])
     assert walked == wanted.tolist()
     panel.pick("below")
-    assert values[panel.value["code"]] == wanted[-2]
+    assert values[panel.state["code"]] == wanted[-2]
 
 
 def test_the_decimals_are_those_of_the_value():
@@ -117,7 +117,7 @@ def test_what_has_no_minus_zero_does_not_hold_it():
 def test_nan_and_infinity_leave_the_number():
     panel = BitExplorer(number="3")
     panel.set(code=0x7F)
-    assert "set apart for NaN" in panel.summary and panel.value["number"] == "3"
+    assert "set apart for NaN" in panel.summary and panel.state["number"] == "3"
     panel.set(format="float16", saturates=False, number="1e6")
     assert "set apart for infinity" in panel.summary and "becomes ∞" in panel.panel.status.value
 

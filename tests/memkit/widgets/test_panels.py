@@ -16,7 +16,7 @@ from memkit.widgets.explorer import Bits, Choice, Entry, Explorer, Number, Switc
 PANELS = {
     name: getattr(widgets, name)
     for name in widgets.__all__
-    if name not in ("Explorer", "Panel", "StepFilm")
+    if name not in ("Explorer", "Panel", "StepFilm", "SavedFilm")
 }
 PLAIN = """
 import sys
@@ -94,8 +94,8 @@ def test_any_corner_is_shown_or_refused_in_a_sentence(panels, name, data):
         assert "Error" not in explorer.error and "\n" not in explorer.error
         assert ('role="alert"' in panel.alert.value) == bool(explorer.error)
         ET.fromstring(panel.picture.value)
-    assert explorer.value == {
-        **explorer.value,
+    assert explorer.state == {
+        **explorer.state,
         **{key: box.value for key, box in panel.controls.items()},
     }
     check_narrow(explorer.shown.chart)
@@ -137,7 +137,7 @@ def test_every_control_has_something_to_change(name):
         explorer.set(**MOVABLE.get(name, {}))
         before = explorer.shown.words, explorer.shown.table, explorer.shown.chart.html()
         for value in others(explorer.controls[key]):
-            if value != explorer.value[key]:
+            if value != explorer.state[key]:
                 explorer.set(**{key: value})
             if explorer.error == "" and before != (
                 explorer.shown.words,
@@ -156,13 +156,13 @@ def test_nonsense_is_explained_in_a_sentence_and_changes_nothing(panels, name, d
     explorer = panels[name]
     key = data.draw(st.sampled_from([*explorer.controls, "colour"]))
     value = data.draw(st.sampled_from(NONSENSE))
-    before, picture = explorer.value, explorer.panel.picture.value
+    before, picture = explorer.state, explorer.panel.picture.value
     explorer.set(**{key: value})
     if explorer.error:
         assert key in explorer.error or str(value) in explorer.error
         assert "Error" not in explorer.error and "\n" not in explorer.error
         assert explorer.panel.alert.value.count('role="alert"') == 1
-        assert (explorer.value, explorer.panel.picture.value) == (before, picture)
+        assert (explorer.state, explorer.panel.picture.value) == (before, picture)
     else:  # a large number is one, and a text is read as a number or a code
         assert isinstance(explorer.controls[key], (Number, Entry, Bits)) and value not in (
             None,
@@ -173,6 +173,6 @@ def test_nonsense_is_explained_in_a_sentence_and_changes_nothing(panels, name, d
     assert explorer.error == explorer.panel.alert.value == ""
     assert (
         before
-        == explorer.value
+        == explorer.state
         == {**before, **{key: box.value for key, box in explorer.panel.controls.items()}}
     )

@@ -13,9 +13,7 @@ from memkit.program.transformer import training_build
 from memkit.setup import TrainingSetup
 from memkit.timeline import Instant, MemoryTimeline
 from memkit.tracing.trace import trace_memory
-from memkit.units import ALLOCATOR_BLOCK_BYTES, round_up
-from memkit.widgets import step_film
-from memkit.widgets.step_film import FILM, StepFilm, in_moments, when
+from memkit.widgets.step_film import FILM, StepFilm
 
 SETUP = TrainingSetup(model=TINY_GPT2, seq_len=32)
 
@@ -78,36 +76,6 @@ def test_a_formula_s_film_has_modules_for_lines():
     assert "blocks.*.mlp" in texts and len(texts) == len(set(texts))
 
 
-def test_a_long_film_is_told_in_fewer_moments_and_stays_exact_where_it_counts(traced, monkeypatch):
-    """At the ends of phases, at the peak and where a limit is first exceeded: the bytes of each part, and the event."""
-    levels = traced.events.levels(granularity=ALLOCATOR_BLOCK_BYTES)
-    peak = max(levels.totals)
-    limits = [peak * share // 100 for share in (20, 50, 80, 99)]
-    told, words = in_moments(traced.events, ALLOCATOR_BLOCK_BYTES, limits, moments=60)
-    fewer = told.levels()
-    assert (
-        len(told) < len(traced.events) / 2 and f"{len(traced.events):,} events are told in" in words
-    )
-    assert max(fewer.totals) == peak and told.unfreed() <= traced.events.unfreed()
-    for limit in (*limits, peak - 1):
-        at, whole = (
-            next(index for index, total in enumerate(each.totals) if total > limit)
-            for each in (fewer, levels)
-        )
-        assert fewer.at(at) == levels.at(whole)
-        shown, event = told[at], traced.events[whole]
-        assert (shown.where, shown.op, shown.step) == (event.where, event.op, event.step)
-        assert shown.num_bytes == round_up(event.num_bytes, ALLOCATOR_BLOCK_BYTES)
-    for phase in traced.events.by(when):
-        last, of_all = (each.by(when)[phase][-1] for each in (told, traced.events))
-        ends = [list(each).index(event) for each, event in ((told, last), (traced.events, of_all))]
-        assert fewer.at(ends[0]) == levels.at(ends[1]), phase
-    film = StepFilm(traced)
-    assert film.data["leftOut"] == "" and StepFilm(traced, limits=limits).data["leftOut"] != ""
-    monkeypatch.setattr(step_film, "MOST_EVENTS", 100)
-    assert "are told in" in StepFilm(traced).data["leftOut"]
-
-
 def test_what_a_notebook_stores_is_the_film_s_data_a_picture_and_words(traced):
     film = StepFilm(traced, title="Mine")
     bundle, metadata = film._repr_mimebundle_()
@@ -117,15 +85,6 @@ def test_what_a_notebook_stores_is_the_film_s_data_a_picture_and_words(traced):
         and "image/png" in bundle
         and metadata["image/png"]["alt"]
     )
-
-
-def test_a_title_is_words_and_no_markup(traced, tmp_path):
-    page = (
-        StepFilm(traced, title="</script><b>1 < 2")
-        .save(tmp_path / "film.html")
-        .read_text(encoding="utf-8")
-    )
-    assert "<b>" not in page and page.count("</script>") == 2 and "&lt;b&gt;" in page
 
 
 def test_a_timeline_without_events_is_refused():

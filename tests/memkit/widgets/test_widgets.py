@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import ClassVar
 
 import pytest
-from drawn import marks_of
 
 from memkit.formula.estimate import estimate_memory, second_step
 from memkit.models import GPT2_SMALL, LLAMA_2_7B
@@ -13,7 +12,7 @@ from memkit.pictures.colours import COLOUR
 from memkit.recipes import PURE_BF16
 from memkit.setup import TrainingSetup
 from memkit.units import format_bytes
-from memkit.widgets import in_page
+from memkit.widgets import panel
 from memkit.widgets.explorer import Explorer, Number, html_places
 from memkit.widgets.memory_explorer import MemoryExplorer
 from memkit.widgets.panel import NumberBox
@@ -49,7 +48,7 @@ def test_what_the_sequence_s_slider_offers_it_accepts():
     explorer.panel.controls["model"].value = "GPT-2 small"
     assert explorer.error == ""
     slider = explorer.panel.controls["seq_len"].slider
-    assert (slider.max, explorer.value["seq_len"]) == (
+    assert (slider.max, explorer.state["seq_len"]) == (
         GPT2_SMALL.max_seq_len,
         GPT2_SMALL.max_seq_len,
     )
@@ -57,18 +56,11 @@ def test_what_the_sequence_s_slider_offers_it_accepts():
     assert explorer.error == ""
 
 
-def test_the_setting_before_is_outlined():
-    explorer = MemoryExplorer()
-    assert not marks_of(explorer.shown.chart, "before")
-    explorer.panel.controls["implementation"].value = "fused"
-    assert marks_of(explorer.shown.chart, "before")
-
-
 def test_a_bad_value_in_the_one_line_still_gives_a_panel():
     explorer = MemoryExplorer(micro_batch_size="eight")
     assert "micro_batch_size='eight' is not a whole number" in explorer.error
     assert explorer.summary.startswith("Error: micro_batch_size='eight'")
-    assert explorer.value["micro_batch_size"] == 1
+    assert explorer.state["micro_batch_size"] == 1
 
 
 def test_an_error_of_any_kind_stays_inside():
@@ -118,9 +110,9 @@ def test_one_move_sends_one_picture():
 
 
 def test_a_panel_works_without_the_helper_for_keys(monkeypatch):
-    assert in_page.key_helpers()
+    assert panel.key_helpers()
     monkeypatch.setitem(sys.modules, "anywidget", None)
-    assert not in_page.key_helpers()
+    assert not panel.key_helpers()
     assert MemoryExplorer().error == ""
 
 

@@ -28,7 +28,7 @@ from stepscope.hugging_face import config_of, model_of_config
 from stepscope.optimizers import OPTIMIZERS
 from stepscope.planner import run_code
 from stepscope.planner.code import code_of, why_not
-from stepscope.planner.plan import plan_of
+from stepscope.planner.plan import first_groups, plan_of
 from stepscope.planner.run_code import made_from_config, run_text, traced
 from stepscope.planner.search import find_plans
 from stepscope.planner.ways import FP16_MASTER
@@ -103,7 +103,7 @@ PLANS = {
     "8-bit, first": {
         **AUTO,
         **named("torchao 8-bit AdamW"),
-        "recomputation": groups(1, num_again=2),
+        "recomputation": first_groups(1, 2),
     },
     "4-bit, policy": {
         "precision": PURE_BF16,

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from flops_counted import flops_counted_in
 from tests_of_the_kit import kit_tests
 
 from memkit.recomputation import step_flops
 from memkit.strategies import FULL, NONE
-from memkit.tracing.trace import flops_counted_in
 from stepscope.program.job import job_build
 from stepscope.setup import AdapterConfig, as_job
 

@@ -21,7 +21,7 @@ def test_every_step_shows_what_the_film_shows(lab, story, expandable):
     for step in range(len(film) + 1):
         lab.panel.controls["step"].value = step
         still = film.state(step)
-        assert lab.error == "" and lab.value["step"] == step
+        assert lab.error == "" and lab.state["step"] == step
         assert lab.summary == f"Event {step} of {len(film)}: {still.words}."
         assert f"{format_bytes(still.allocated_bytes)} allocated" in lab.shown.words[1]
         assert f"{format_bytes(still.reserved_bytes)} reserved" in lab.shown.words[1]
@@ -51,7 +51,7 @@ def test_expandable_segments_reserve_less_for_a_growing_sequence(lab):
 def test_the_lab_opens_on_a_full_card_that_fails():
     lab = AllocatorLab()
     dies = Film(STORIES["a training step"](), capacity_bytes=96 * MIB).state(56).index
-    assert lab.value == {
+    assert lab.state == {
         "story": "a training step",
         "step": dies,
         "expandable": False,
@@ -71,7 +71,7 @@ def test_slider_box_and_picture_end_where_the_story_does():
             step.slider.max,
             step.slider.value,
             step.box.value,
-            lab.value["step"],
+            lab.state["step"],
             lab.shown.chart.alt.split()[2],
         )
 

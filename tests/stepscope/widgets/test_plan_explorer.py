@@ -37,7 +37,7 @@ def test_each_plan_is_told_with_its_peak_its_price_and_the_command_that_prints_i
 def test_nothing_dearer_is_given_up_than_allowed(plans, gives_up):
     plans.set(gives_up=gives_up)
     allowed = [NOTHING, *GIVES_UP, ANYTHING].index(gives_up)
-    assert plans.error == "" and plans.value["plan"] == 1
+    assert plans.error == "" and plans.state["plan"] == 1
     for plan in plans.shown.kept[1]:
         assert all(GIVES_UP.index(words) < allowed for words in plan.gives_up)
     plans.set(gives_up=ANYTHING)
@@ -46,10 +46,10 @@ def test_nothing_dearer_is_given_up_than_allowed(plans, gives_up):
 def test_a_click_chooses_a_plan_that_fits(plans):
     found = plans_for("GPT-2 XL", "RTX 4090", 32768, 1024, 1)
     for mark in marks_of(plans.shown.chart, "pick")[:6]:
-        plan, before = found.plans[int(mark.data["pick"])], plans.value["plan"]
+        plan, before = found.plans[int(mark.data["pick"])], plans.state["plan"]
         plans.pick(mark.data["pick"])
         expected = found.front.index(plan) + 1 if plan in found.front else before
-        assert plans.value["plan"] == expected and int(mark.data["bytes"]) == plan.peak_bytes
+        assert plans.state["plan"] == expected and int(mark.data["bytes"]) == plan.peak_bytes
 
 
 def test_tokens_that_are_no_whole_sequences_are_refused_by_the_control_s_name(plans):

@@ -80,5 +80,5 @@ def test_two_threads_draw_whole_pictures(explorer):
         list(
             threads.map(lambda recomputes: explorer.set(recomputes=recomputes), [False, True] * 12)
         )
-    assert explorer.shown.words == alone[explorer.value["recomputes"]].words
-    assert explorer.panel.picture.value == alone[explorer.value["recomputes"]].chart.html()
+    assert explorer.shown.words == alone[explorer.state["recomputes"]].words
+    assert explorer.panel.picture.value == alone[explorer.state["recomputes"]].chart.html()
