@@ -21,7 +21,7 @@ from functools import partial
 from itertools import chain
 from math import prod
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MethodType
 from unittest.mock import patch
 
 import torch
@@ -34,6 +34,7 @@ from torch.nn.modules.module import (
 )
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import (
+    Optimizer,
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
@@ -45,8 +46,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 from memkit.program.hooks import tensors_in
 from memkit.program.transformer import class_of
 from memkit.units import as_one_of
-from stepscope.advice.changes import DEL_BEFORE_BACKWARD, DEL_OUTPUTS, PIECE, Change
+from stepscope.advice.changes import DEL_BEFORE_BACKWARD, DEL_OUTPUTS, Change
 from stepscope.optimizers import OPTIMIZERS
+from stepscope.tool.pieces import in_pieces
 from stepscope.tool.script import Script
 from stepscope.tracing.refusals import (
     KIT_HOME,
@@ -82,7 +84,7 @@ def changed_build(
     if isinstance(build, Script):
         if name == "half_batch":
             option, build = half_batch_option(build)
-            during_build = nothing_to_do if option else during_build
+            during_build = partial(_half_batches, has_option=bool(option))
         return build.also(during_build, during_step)
 
     def built():
@@ -114,29 +116,116 @@ def half_batch_option(script: Script) -> tuple[str, Script]:
 
 
 @contextmanager
-def _half_batches() -> Iterator[Callable[[], None]]:
-    """Every DataLoader makes batches of half the size."""
-    plain, halved = DataLoader.__init__, []
+def _half_batches(*, has_option: bool = False) -> Iterator[Callable[[], None]]:
+    """Batches of half the size, and a step after two: a ``Trainer`` is told so itself; else every DataLoader makes such
+    batches, where the script has no option for it, and of an optimizer each second step, with what it clears, is left
+    out.
+    """
+    plain, halved, halfway = DataLoader.__init__, [has_option] * has_option, weakref.WeakSet()
+    is_told = []
 
     def init(loader, dataset, batch_size=1, *args, **kwargs):
-        if batch_size and batch_size % 2 == 0:
+        if not (has_option or is_told) and batch_size and batch_size % 2 == 0:
             halved.append(batch_size)
             batch_size //= 2
         plain(loader, dataset, batch_size, *args, **kwargs)
 
+    def after_init(options):
+        if not has_option and options.per_device_train_batch_size % 2 == 0:
+            is_told.append(options)
+            options.per_device_train_batch_size //= 2
+            options.gradient_accumulation_steps *= 2
+
+    def step(optimizer, *closure, **more):
+        if is_told or optimizer in halfway:
+            halfway.discard(optimizer)
+            return type(optimizer).step(optimizer, *closure, **more)
+        halfway.add(optimizer)
+        return [run() for run in (*closure, *more.values()) if callable(run)]
+
     def made():
-        if not halved:
+        if not halved + is_told:
             raise ValueError("no option and no DataLoader of an even batch size to halve")
 
-    with patch.object(DataLoader, "__init__", init):
+    def clears(plain):
+        return lambda *args, **kwargs: None if halfway else plain(*args, **kwargs)
+
+    with (
+        patch.object(DataLoader, "__init__", init),
+        _each_optimizer(lambda optimizer: setattr(optimizer, "step", MethodType(step, optimizer))),
+        _trainer_options(after_init),
+        _zero_grad_as(clears),
+    ):
         yield made
+
+
+@contextmanager
+def _each_optimizer(change: Callable[[Optimizer], None]) -> Iterator[None]:
+    """``change`` is called with each optimizer, and once more when it is given more to train."""
+    plain = Optimizer.add_param_group
+
+    def add(optimizer, group):
+        plain(optimizer, group)
+        change(optimizer)
+
+    with patch.object(Optimizer, "add_param_group", add):
+        yield
+
+
+@contextmanager
+def _trainer_options(change: Callable[[object], None]) -> Iterator[None]:
+    """``change`` is called with the options of each ``Trainer`` of transformers', before a library reads them."""
+    kind = getattr(sys.modules.get("transformers.training_args"), "TrainingArguments", None)
+    if kind is None:
+        yield
+        return
+    plain = kind.__post_init__
+
+    def after_init(options):
+        change(options)
+        plain(options)
+
+    with patch.object(kind, "__post_init__", after_init):
+        yield
+
+
+@contextmanager
+def _steps_in_backward() -> Iterator[Callable[[], None]]:
+    """A weight is stepped as soon as its gradient is there, which goes then; the optimizer's own step finds none."""
+
+    def step(known, number, parameter):
+        optimizer = known()
+        own = type(optimizer).step
+        while hasattr(
+            own, "__wrapped__"
+        ):  # without hooks: a script's step ends at the optimizer's own
+            own = own.__wrapped__
+        groups = optimizer.param_groups
+        kept = [group["params"] for group in groups]
+        for place, group in enumerate(groups):
+            group["params"] = [parameter] * (place == number)
+        with torch.no_grad():
+            own(optimizer)
+        for group, parameters in zip(groups, kept, strict=True):
+            group["params"] = parameters
+        parameter.grad = None
+
+    def change(optimizer):
+        # torch holds a hook where Python's collector does not look, so it may not know the optimizer
+        known, number = weakref.ref(optimizer), len(optimizer.param_groups) - 1
+        for parameter in optimizer.param_groups[-1]["params"]:
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(partial(step, known, number))
+
+    with _each_optimizer(change):
+        yield lambda: None
 
 
 @contextmanager
 def _zero_grad_as(changed: Callable[[Callable], Callable]) -> Iterator[None]:
     """Modules and optimizers have the ``zero_grad`` that ``changed`` makes of theirs."""
     with ExitStack() as stack:
-        for kind in (nn.Module, torch.optim.Optimizer):
+        for kind in (nn.Module, Optimizer):
             stack.enter_context(patch.object(kind, "zero_grad", changed(kind.zero_grad)))
         yield
 
@@ -160,21 +249,15 @@ def _optimizers_step(**choices: bool) -> Iterator[None]:
 def _eight_bit_adam() -> Iterator[Callable[[], None]]:
     """Every Adam and AdamW that is made is bitsandbytes' in 8 bits; a ``Trainer``'s keeps embeddings' states in 32."""
     kind = class_of(OPTIMIZERS["8-bit AdamW"])
-    arguments = getattr(sys.modules.get("transformers.training_args"), "TrainingArguments", None)
 
     def init(optimizer, params, lr=1e-3, *_, **__):
         optimizer.__class__ = kind
         kind.__init__(optimizer, params, lr=lr)
 
-    def after_init(options):
-        plain(options)
-        options.optim = "adamw_bnb_8bit"
-
-    with ExitStack() as stack:
-        stack.enter_context(patch.object(torch.optim.Adam, "__init__", init))  # AdamW's calls it
-        if arguments:
-            plain = arguments.__post_init__
-            stack.enter_context(patch.object(arguments, "__post_init__", after_init))
+    with (
+        patch.object(torch.optim.Adam, "__init__", init),  # AdamW's calls it
+        _trainer_options(lambda options: setattr(options, "optim", "adamw_bnb_8bit")),
+    ):
         yield lambda: None
 
 
@@ -345,7 +428,7 @@ def changes_for(parent: nn.Module, name: str, child: nn.Module | None) -> set[st
         return {"no_dropout_of_adapters"}
     if name == "lora_A":
         return {"adapters_as_base"}
-    return {"loss_in_pieces"} if name == "lm_head" and hasattr(parent, "loss_function") else set()
+    return {"loss_in_pieces"} if name == "lm_head" and isinstance(child, nn.Linear) else set()
 
 
 @contextmanager
@@ -362,39 +445,6 @@ def _modules_changed(change: Callable[[nn.Module], bool]) -> Iterator[Callable[[
         yield made
     finally:
         handle.remove()
-
-
-def _pieces_loss(model: nn.Module) -> bool:
-    """The head hands on what it is given, and the loss puts a few tokens at a time through it; without gradients, as in
-    an evaluation that wants logits, both are as they were.
-
-    A wrapper of adapters shows its model's head as its own: it is changed once, where it stands.
-    """
-    head = model._modules.get("lm_head")
-    if head is None or not hasattr(model, "loss_function"):
-        return False
-    if "forward" in vars(head):
-        return True
-    whole, plain = head.forward, model.loss_function
-
-    def summed(hidden: Tensor, targets: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(whole(hidden).float(), targets, reduction="sum")
-
-    def loss(logits, labels, vocab_size, num_items_in_batch=None, shift_labels=None, **more):
-        if not torch.is_grad_enabled():
-            more |= {"num_items_in_batch": num_items_in_batch, "shift_labels": shift_labels}
-            return plain(logits, labels, vocab_size, **more)
-        if shift_labels is None:
-            shift_labels = nn.functional.pad(labels, (0, 1), value=-100)[..., 1:]
-        pieces = logits.flatten(0, 1).split(PIECE), shift_labels.flatten().split(PIECE)
-        total = sum(
-            checkpoint(summed, *piece, use_reentrant=False) for piece in zip(*pieces, strict=True)
-        )
-        return total / (num_items_in_batch or shift_labels.numel())
-
-    head.forward = lambda hidden: hidden if torch.is_grad_enabled() else whole(hidden)
-    model.loss_function = loss
-    return True
 
 
 def _drop_no_inputs(layer: nn.Module) -> bool:
@@ -544,7 +594,7 @@ PROGRAM_CHANGES = {
     "del_outputs": (nothing_to_do, lambda: KeptOutputs(lets_go="forward").watching()),
     "del_before_backward": (nothing_to_do, lambda: KeptOutputs(lets_go="backward").watching()),
     "without_cache": (_without_cache, nullcontext),
-    "loss_in_pieces": (partial(_modules_changed, _pieces_loss), nullcontext),
+    "loss_in_pieces": (partial(_modules_changed, in_pieces), nullcontext),
     "no_dropout_of_adapters": (partial(_modules_changed, _drop_no_inputs), nullcontext),
     "adapters_as_base": (partial(_modules_changed, _adapters_as_base), nullcontext),
     "bucket_views": (_bucket_views, nullcontext),
@@ -553,8 +603,8 @@ PROGRAM_CHANGES = {
     "no_grad": (nothing_to_do, torch.no_grad),
     "checkpointed": (_blocks_checkpointed, nullcontext),
     "eight_bit": (_eight_bit_adam, nullcontext),
-    # As in the second of two micro-batches, whose gradients are added to those of the first.
-    "half_batch": (_half_batches, partial(_zero_grad_as, lambda plain: lambda *_, **__: None)),
+    "half_batch": (_half_batches, nullcontext),
+    "steps_in_backward": (_steps_in_backward, nullcontext),
 }
 """By name: what is around ``build()``, and what is around each step."""
 

@@ -28,6 +28,7 @@ from stepscope.advice.changes import (
     HALF_BATCH,
     LOADED_TO_HOST,
     OF_SOME_PROGRAMS,
+    STEPS_IN_BACKWARD,
     WITHOUT_CACHE,
     Change,
     Effect,
@@ -72,6 +73,9 @@ STEPS_OF_A_LEAK = 4
 
 WORTH_A_WORD = 1.25
 """Reserved bytes in so many times those that a card has to have are not what the program needs."""
+
+LARGE_SHARE = 0.1
+"""Of the peak: gradients that take less are not worth what freeing them at once forbids."""
 
 NO_CARD_FITS = "no card of the table has room for it"
 NUM_TRIED, NUM_CHANGES = 6, 3
@@ -269,7 +273,12 @@ def report_on(
     page = diagnose_memory(trace)
     report = replace(report, page=replace(page, growing=grown(page, traced, build, steps, say)))
     can_halve = not is_watched or first.loaders.by_loader or half_batch_option(build)[0]
-    cures = first.cures(trace, page.cures, can_halve=bool(can_halve))
+    cures = first.cures(
+        trace,
+        page.cures,
+        can_halve=bool(can_halve),
+        can_step_early=isinstance(build, Script) and not build.ranks,
+    )
     known = *page.changes, *verified(script, cures, page, trace_of, say)
     return replace(report, changes=tuple(best_of_each_kind(helpful(known), NUM_CHANGES)))
 
@@ -314,7 +323,12 @@ class FirstTrace:
         self.possible |= changes_for(parent, name, child)
 
     def cures(
-        self, trace: MemoryTimeline, of_page: Sequence[Change], *, can_halve: bool
+        self,
+        trace: MemoryTimeline,
+        of_page: Sequence[Change],
+        *,
+        can_halve: bool,
+        can_step_early: bool,
     ) -> list[Change]:
         """Those to try, in their order: what everybody tries first, what this program shows or can take, and what its
         peak points to, ``of_page``.
@@ -323,6 +337,8 @@ class FirstTrace:
         is_in_backward = trace.peak.name.startswith("backward")
         is_kept = self.kept.bytes_in_backward > LEAST_SHARE * trace.peak_bytes
         has_adam = bool(self.optimizers & {"Adam", "AdamW"})
+        is_accumulated = any(instant.micro_batch > 1 for instant in trace.instants)
+        are_large = trace.peak.gradients > LARGE_SHARE * trace.peak_bytes
         # a name that holds the last outputs, and a cache among them
         holds = [self.kept.cure_of_forward] if self.kept.in_forward else []
         holds += [WITHOUT_CACHE] * bool(self.with_cache)
@@ -331,6 +347,7 @@ class FirstTrace:
             *[HALF_BATCH] * can_halve,
             *[replace(LOADED_TO_HOST, name=loaded)] * bool(self.loads),
             *([self.kept.cure_of_backward] if is_in_backward and is_kept else []),
+            *[STEPS_IN_BACKWARD] * (can_step_early and not is_accumulated and are_large),
             *[ARGMAX_LOGITS] * (KEPT_FOR_METRICS in trace.provenance),
             *(OF_SOME_PROGRAMS[name] for name in sorted(self.possible)),
             *(change for cure in of_page for change in of_peak.get(cure, [cure])),
