@@ -15,7 +15,7 @@ import re
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -67,9 +67,10 @@ BATCH_OPTION = re.compile(r"-b|(?!.*(?:eval|test|val))-*[\w.-]*batch[-_]?size")
 
 
 @contextmanager
-def nothing_to_do():
-    """What is around the building of a program that is not changed."""
-    yield lambda: None
+def _in_place(home: object, name: str, value: object) -> Iterator[None]:
+    """Inside, ``home`` has this value under this name; yields nothing that would be called before the first step."""
+    with patch.object(home, name, value):
+        yield
 
 
 def changed_build(
@@ -90,7 +91,8 @@ def changed_build(
     def built():
         with during_build() as made:
             step = build()
-            made()
+            if made:
+                made()
 
         def changed_step():
             with during_step():
@@ -189,8 +191,7 @@ def _trainer_options(change: Callable[[object], None]) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _steps_in_backward() -> Iterator[Callable[[], None]]:
+def _steps_in_backward() -> AbstractContextManager[None]:
     """A weight is stepped as soon as its gradient is there, which goes then; the optimizer's own step finds none."""
 
     def step(known, number, parameter):
@@ -217,8 +218,7 @@ def _steps_in_backward() -> Iterator[Callable[[], None]]:
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(partial(step, known, number))
 
-    with _each_optimizer(change):
-        yield lambda: None
+    return _each_optimizer(change)
 
 
 @contextmanager
@@ -238,15 +238,12 @@ def _optimizers_step(**choices: bool) -> Iterator[None]:
                 raise ValueError(f"{type(optimizer).__name__} has no {' or '.join(choices)}")
             group.update(choices)
 
-    handle = register_optimizer_step_pre_hook(choose)
-    try:
+    with register_optimizer_step_pre_hook(choose):
         yield
-    finally:
-        handle.remove()
 
 
 @contextmanager
-def _eight_bit_adam() -> Iterator[Callable[[], None]]:
+def _eight_bit_adam() -> Iterator[None]:
     """Every Adam and AdamW that is made is bitsandbytes' in 8 bits; a ``Trainer``'s keeps embeddings' states in 32."""
     kind = class_of(OPTIMIZERS["8-bit AdamW"])
 
@@ -258,23 +255,11 @@ def _eight_bit_adam() -> Iterator[Callable[[], None]]:
         patch.object(torch.optim.Adam, "__init__", init),  # AdamW's calls it
         _trainer_options(lambda options: setattr(options, "optim", "adamw_bnb_8bit")),
     ):
-        yield lambda: None
-
-
-@contextmanager
-def _blocks_checkpointed() -> Iterator[Callable[[], None]]:
-    """The blocks that repeat run again in the backward; a Hugging Face model is asked to do so itself."""
-    seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-    handle = register_module_module_registration_hook(
-        lambda parent, name, child: seen.update(m for m in (parent, child) if m is not None)
-    )
-    try:
-        yield lambda: _checkpoint(list(seen))
-    finally:
-        handle.remove()
+        yield
 
 
 def _checkpoint(modules: list[nn.Module]) -> None:
+    """The blocks that repeat run again in the backward; a Hugging Face model is asked to do so itself."""
     own = [m for m in modules if getattr(m, "supports_gradient_checkpointing", False)]
     inner = {id(part) for module in own for part in module.modules() if part is not module}
     choices = {"use_reentrant": False}
@@ -318,16 +303,12 @@ class KeptOutputs:
             self.bytes_in_backward = max(self.bytes_in_backward, held)
             return plain(loss, *args, **kwargs)
 
-        handles = (
+        with (
             register_module_forward_pre_hook(self.before),
             register_module_forward_hook(self.after),
-        )
-        try:
-            with patch.object(Tensor, "backward", backward):
-                yield
-        finally:
-            for handle in handles:
-                handle.remove()
+            patch.object(Tensor, "backward", backward),
+        ):
+            yield
 
     @property
     def cure_of_forward(self) -> Change:
@@ -394,26 +375,6 @@ def output_tensors(value: object) -> list[Tensor]:
     return list(tensors_in(dict(value) if isinstance(value, Mapping) else value))
 
 
-@contextmanager
-def _without_cache() -> Iterator[Callable[[], None]]:
-    """No Hugging Face model returns keys and values in training."""
-    configs: list = []
-    handle = register_module_module_registration_hook(
-        lambda parent, name, child: configs.extend(configs_with_cache(parent))
-    )
-
-    def made():
-        if not configs:
-            raise ValueError("no model that returns a cache")
-        for config in configs:
-            config.use_cache = False
-
-    try:
-        yield made
-    finally:
-        handle.remove()
-
-
 def configs_with_cache(module: nn.Module) -> list:
     """The configuration of a Hugging Face model that returns its keys and values."""
     config = vars(module).get("config")  # what is not made yet may have no attributes
@@ -426,25 +387,35 @@ def changes_for(parent: nn.Module, name: str, child: nn.Module | None) -> set[st
         return {"bucket_views"}
     if isinstance(parent, nn.ModuleDict) and isinstance(child, nn.Dropout) and child.p:
         return {"no_dropout_of_adapters"}
-    if name == "lora_A":
-        return {"adapters_as_base"}
-    return {"loss_in_pieces"} if name == "lm_head" and isinstance(child, nn.Linear) else set()
+    return {"adapters_as_base"} if name == "lora_A" else set()
 
 
 @contextmanager
-def _modules_changed(change: Callable[[nn.Module], bool]) -> Iterator[Callable[[], None]]:
-    """``change`` is called with each module that has children, and says whether it changed it."""
+def _modules_changed(change: Callable[[list[nn.Module]], None]) -> Iterator[Callable[[], None]]:
+    """``change`` is called with all modules, when they are made."""
     seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-    handle = register_module_module_registration_hook(lambda parent, *_: seen.add(parent))
+    with register_module_module_registration_hook(
+        lambda parent, name, child: seen.update(m for m in (parent, child) if m is not None)
+    ):
+        yield lambda: change(list(seen))
 
-    def made():
-        if not sum(map(change, list(seen))):
+
+def _each_module(change: Callable[[nn.Module], bool]) -> AbstractContextManager:
+    """``change`` is called with each module, and says whether it changed it."""
+
+    def change_all(modules: list[nn.Module]) -> None:
+        if not sum(map(change, modules)):
             raise ValueError("no module that can be changed so")
 
-    try:
-        yield made
-    finally:
-        handle.remove()
+    return _modules_changed(change_all)
+
+
+def _without_cache(module: nn.Module) -> bool:
+    """A Hugging Face model returns no keys and values."""
+    configs = configs_with_cache(module)
+    for config in configs:
+        config.use_cache = False
+    return bool(configs)
 
 
 def _drop_no_inputs(layer: nn.Module) -> bool:
@@ -467,20 +438,17 @@ def _adapters_as_base(layer: nn.Module) -> bool:
     return bool(adapters)
 
 
-@contextmanager
-def _bucket_views() -> Iterator[Callable[[], None]]:
+def _bucket_views() -> AbstractContextManager:
     """DDP's gradients are views of its buckets."""
     plain = DistributedDataParallel.__init__
 
     def init(parallel, *args, **kwargs):
         plain(parallel, *args, **kwargs | {"gradient_as_bucket_view": True})
 
-    with patch.object(DistributedDataParallel, "__init__", init):
-        yield lambda: None
+    return _in_place(DistributedDataParallel, "__init__", init)
 
 
-@contextmanager
-def _argmax_logits() -> Iterator[Callable[[], None]]:
+def _argmax_logits() -> AbstractContextManager:
     """A ``Trainer`` keeps of its evaluation's logits the likeliest word; what is computed of logits is left out."""
     trainer = getattr(sys.modules.get("transformers.trainer"), "Trainer", None)
     if trainer is None:
@@ -495,8 +463,7 @@ def _argmax_logits() -> Iterator[Callable[[], None]]:
         trainer.preprocess_logits_for_metrics = trainer.preprocess_logits_for_metrics or likeliest
         trainer.compute_metrics = trainer.compute_metrics and (lambda _: {})
 
-    with patch.object(trainer, "__init__", init):
-        yield lambda: None
+    return _in_place(trainer, "__init__", init)
 
 
 @contextmanager
@@ -514,26 +481,19 @@ def loads_noted(lines: dict[str, None]) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _loaded_to_host() -> Iterator[Callable[[], None]]:
+def _loaded_to_host() -> AbstractContextManager:
     """``torch.load`` puts what it reads into the host's memory, wherever it was saved."""
     plain = torch.load
 
     def load(file, map_location=None, *args, **kwargs):
         return plain(file, "cpu", *args, **kwargs)
 
-    with patch.object(torch, "load", load):
-        yield lambda: None
+    return _in_place(torch, "load", load)
 
 
-@contextmanager
-def _zero_grad_after_step() -> Iterator[None]:
+def _zero_grad_after_step() -> AbstractContextManager:
     """Gradients are let go when the optimizer has stepped."""
-    handle = register_optimizer_step_post_hook(lambda optimizer, *_: optimizer.zero_grad())
-    try:
-        yield
-    finally:
-        handle.remove()
+    return register_optimizer_step_post_hook(lambda optimizer, *_: optimizer.zero_grad())
 
 
 def frozen_in_float32(model: nn.Module) -> int:
@@ -584,24 +544,24 @@ def _repeats(blocks: nn.Module) -> bool:
 
 
 PROGRAM_CHANGES = {
-    "for_loop": (nothing_to_do, partial(_optimizers_step, foreach=False)),
-    "fused": (nothing_to_do, partial(_optimizers_step, foreach=False, fused=True)),
+    "for_loop": (nullcontext, partial(_optimizers_step, foreach=False)),
+    "fused": (nullcontext, partial(_optimizers_step, foreach=False, fused=True)),
     "set_to_none": (
-        nothing_to_do,
+        nullcontext,
         partial(_zero_grad_as, lambda plain: lambda owner, *_, **__: plain(owner)),
     ),
-    "zero_grad_after_step": (nothing_to_do, _zero_grad_after_step),
-    "del_outputs": (nothing_to_do, lambda: KeptOutputs(lets_go="forward").watching()),
-    "del_before_backward": (nothing_to_do, lambda: KeptOutputs(lets_go="backward").watching()),
-    "without_cache": (_without_cache, nullcontext),
-    "loss_in_pieces": (partial(_modules_changed, in_pieces), nullcontext),
-    "no_dropout_of_adapters": (partial(_modules_changed, _drop_no_inputs), nullcontext),
-    "adapters_as_base": (partial(_modules_changed, _adapters_as_base), nullcontext),
+    "zero_grad_after_step": (nullcontext, _zero_grad_after_step),
+    "del_outputs": (nullcontext, lambda: KeptOutputs(lets_go="forward").watching()),
+    "del_before_backward": (nullcontext, lambda: KeptOutputs(lets_go="backward").watching()),
+    "without_cache": (partial(_each_module, _without_cache), nullcontext),
+    "loss_in_pieces": (partial(_each_module, in_pieces), nullcontext),
+    "no_dropout_of_adapters": (partial(_each_module, _drop_no_inputs), nullcontext),
+    "adapters_as_base": (partial(_each_module, _adapters_as_base), nullcontext),
     "bucket_views": (_bucket_views, nullcontext),
     "argmax_logits": (_argmax_logits, nullcontext),
     "loaded_to_host": (_loaded_to_host, nullcontext),
-    "no_grad": (nothing_to_do, torch.no_grad),
-    "checkpointed": (_blocks_checkpointed, nullcontext),
+    "no_grad": (nullcontext, torch.no_grad),
+    "checkpointed": (partial(_modules_changed, _checkpoint), nullcontext),
     "eight_bit": (_eight_bit_adam, nullcontext),
     "half_batch": (_half_batches, nullcontext),
     "steps_in_backward": (_steps_in_backward, nullcontext),
@@ -658,7 +618,7 @@ class Loaders:
         self.kept: dict[_BaseDataLoaderIter, object] = {}
         self.ask, self.last, self.repeats = _BaseDataLoaderIter.__next__, None, None
         with patch.object(_BaseDataLoaderIter, "__next__", lambda loader: self.next_of(loader)):
-            yield lambda: None
+            yield
 
     def next_of(self, loader: _BaseDataLoaderIter) -> object:
         """What a loader hands out, or again the batch that is wanted of it."""

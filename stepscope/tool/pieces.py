@@ -16,6 +16,9 @@ from torch.utils.checkpoint import checkpoint
 
 from stepscope.advice.changes import PIECE
 
+HEAD = "lm_head"
+"""What transformers, and most who write a model, call the layer that makes logits."""
+
 OF_ROWS = {"__getitem__", "flatten", "reshape", "split", "squeeze", "unbind", "view"}
 OF_VALUES = set(
     "contiguous div float log_softmax mul tanh to true_divide __mul__ __truediv__".split()
@@ -23,15 +26,8 @@ OF_VALUES = set(
 """Functions of tensors that leave the words of a row together: some choose rows, some change each value or row."""
 
 OF_LOSS = {
-    "cross_entropy": (
-        "weight",
-        "size_average",
-        "ignore_index",
-        "reduce",
-        "reduction",
-        "label_smoothing",
-    ),
-    "cross_entropy_loss": ("weight", "reduction", "ignore_index", "label_smoothing"),
+    "cross_entropy": "weight size_average ignore_index reduce reduction label_smoothing".split(),
+    "cross_entropy_loss": "weight reduction ignore_index label_smoothing".split(),
 }
 """The loss and the function below it, which a mode of torch's sees: what comes after the target."""
 
@@ -58,9 +54,14 @@ class Logits:
 
     @property
     def dtype(self) -> torch.dtype:
-        """As one row's."""
-        with torch.no_grad():
-            return self.of(self.hidden.flatten(0, -2)[:1]).dtype
+        """As it would be; nothing is asked of the head, whose weight autocast would keep without its gradient."""
+        kind, dtype = self.hidden.device.type, self.hidden.dtype
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+        value = torch.empty(1, dtype=dtype, device=self.hidden.device)
+        for function in self.then:
+            value = function(value)
+        return value.dtype
 
     def __getattr__(self, name: str):
         if not callable(getattr(Tensor, name, None)):
@@ -161,7 +162,7 @@ def in_pieces(model: nn.Module) -> bool:
 
     A wrapper of adapters shows its model's head as its own: it is changed once, where it stands.
     """
-    head = model._modules.get("lm_head")
+    head = model._modules.get(HEAD)
     if not isinstance(head, nn.Linear):
         return False
     if "forward" not in vars(head):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from weakref import WeakSet
 
 import torch
 import torch._functorch.config
@@ -27,6 +28,7 @@ from stepscope.advice.changes import (
     EIGHT_BIT,
     HALF_BATCH,
     LOADED_TO_HOST,
+    LOSS_IN_PIECES,
     OF_SOME_PROGRAMS,
     STEPS_IN_BACKWARD,
     WITHOUT_CACHE,
@@ -58,6 +60,7 @@ from stepscope.tool.changed import (
     on_its_worst,
     watched,
 )
+from stepscope.tool.pieces import HEAD
 from stepscope.tool.script import Script
 from stepscope.tracing.log import (
     ABOUT_NUMBER,
@@ -291,6 +294,7 @@ class FirstTrace:
         self.optimizers: set[str] = set()
         self.possible: set[str] = set()  # of ``OF_SOME_PROGRAMS``
         self.with_cache: list = []
+        self.heads: WeakSet[torch.nn.Module | None] = WeakSet()
         self.frozen: list[int] = []  # of the first module that is called
         self.loads: dict[str, None] = {}
         self.checkpoints: dict[str, None] = {}
@@ -313,14 +317,18 @@ class FirstTrace:
             yield
 
     def called(self, module: torch.nn.Module, args: tuple) -> None:
-        """A module is called; of the first one the weights are looked at."""
+        """A module is called; of the first one the weights are looked at, and a head makes logits for a loss."""
         if not self.frozen:
             self.frozen.append(frozen_in_float32(module))
+        if module in self.heads and torch.is_grad_enabled():
+            self.possible.add(LOSS_IN_PIECES.program)
 
     def made(self, parent: torch.nn.Module, name: str, child: torch.nn.Module | None) -> None:
         """A module is given a child."""
         self.with_cache += configs_with_cache(parent)
         self.possible |= changes_for(parent, name, child)
+        if name == HEAD:
+            self.heads.add(child)
 
     def cures(
         self,

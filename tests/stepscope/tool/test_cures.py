@@ -183,6 +183,11 @@ def test_logits_in_pieces_are_logits(kind):
         out = CHOSEN[kind](logits, tokens)
         found.append((out, *torch.autograd.grad(out.square().sum(), [hidden, *model.parameters()])))
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model.lm_head(hidden)
+        assert (logits.dtype, logits.float().dtype) == (torch.bfloat16, torch.float32)
+        logits.logsumexp(-1).sum().backward()
+    assert model.lm_head.weight.grad is not None
 
 
 POLICY = """
@@ -228,8 +233,7 @@ def test_a_program_is_offered_what_it_can_take():
     assert changes_for(nn.ModuleDict(), "default", nn.Dropout(0.1)) == {"no_dropout_of_adapters"}
     assert changes_for(nn.ModuleDict(), "default", nn.Dropout(0)) == set()
     assert changes_for(nn.Sequential(), "0", nn.Dropout(0.1)) == set()
-    assert changes_for(nn.Module(), "lm_head", nn.Linear(2, 2)) == {"loss_in_pieces"}
-    assert changes_for(nn.Module(), "lm_head", None) == set()
+    assert changes_for(nn.Module(), "lora_A", nn.ModuleDict()) == {"adapters_as_base"}
 
 
 def test_a_report_of_adapters_names_the_lines(script):
