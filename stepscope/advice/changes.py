@@ -172,11 +172,6 @@ BUCKET_VIEWS = Change(
     comes_first=True,
     why="gradients stand in the buckets from which they are sent, and not beside them",
 )
-OF_SOME_PROGRAMS = {
-    change.program: change
-    for change in (LOSS_IN_PIECES, NO_DROPOUT_OF_ADAPTERS, ADAPTERS_AS_BASE, BUCKET_VIEWS)
-}
-"""By ``program``: what only a program can take that has made a module of a certain kind."""
 NO_GRAD = Change(
     name="torch.no_grad() around the forward",
     touches="unwanted_graph",

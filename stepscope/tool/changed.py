@@ -46,7 +46,14 @@ from torch.utils.weak import WeakIdKeyDictionary
 from memkit.program.hooks import tensors_in
 from memkit.program.transformer import class_of
 from memkit.units import as_one_of
-from stepscope.advice.changes import DEL_BEFORE_BACKWARD, DEL_OUTPUTS, Change
+from stepscope.advice.changes import (
+    ADAPTERS_AS_BASE,
+    BUCKET_VIEWS,
+    DEL_BEFORE_BACKWARD,
+    DEL_OUTPUTS,
+    NO_DROPOUT_OF_ADAPTERS,
+    Change,
+)
 from stepscope.optimizers import OPTIMIZERS
 from stepscope.tool.pieces import in_pieces
 from stepscope.tool.script import Script
@@ -292,6 +299,7 @@ class KeptOutputs:
     def __init__(self, lets_go: str = ""):
         self.lets_go, self.in_forward, self.in_backward = lets_go, {}, {}
         self.outermost, self.outputs, self.bytes_in_backward = None, WeakIdKeyDictionary(), 0
+        self.num_backwards = 0
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -299,6 +307,7 @@ class KeptOutputs:
         plain = Tensor.backward
 
         def backward(loss, *args, **kwargs):
+            self.num_backwards += 1
             held = self.look_around(sys._getframe(1), "backward", self.in_backward)
             self.bytes_in_backward = max(self.bytes_in_backward, held)
             return plain(loss, *args, **kwargs)
@@ -381,13 +390,14 @@ def configs_with_cache(module: nn.Module) -> list:
     return [config] if getattr(config, "use_cache", None) is True else []
 
 
-def changes_for(parent: nn.Module, name: str, child: nn.Module | None) -> set[str]:
-    """Those of ``OF_SOME_PROGRAMS`` that a program can take which gives a module this child."""
-    if isinstance(parent, DistributedDataParallel):
-        return {"bucket_views"}
-    if isinstance(parent, nn.ModuleDict) and isinstance(child, nn.Dropout) and child.p:
-        return {"no_dropout_of_adapters"}
-    return {"adapters_as_base"} if name == "lora_A" else set()
+def changes_for(parent: nn.Module, name: str, child: nn.Module | None) -> list[Change]:
+    """What a program can take that gives a module this child."""
+    is_dropped = isinstance(parent, nn.ModuleDict) and isinstance(child, nn.Dropout) and child.p
+    return [
+        *[BUCKET_VIEWS] * isinstance(parent, DistributedDataParallel),
+        *[NO_DROPOUT_OF_ADAPTERS] * bool(is_dropped),
+        *[ADAPTERS_AS_BASE] * (name == "lora_A"),
+    ]
 
 
 @contextmanager

@@ -4,6 +4,7 @@ The changes that help most are tried on the program itself where that can be don
 time: only what was traced again is promised.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from torch.nn.modules.module import (
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from memkit.cards import CARDS, CardMemory
-from memkit.fit import Fit, fit_on
+from memkit.fit import Fit
 from memkit.timeline import MemoryTimeline
 from memkit.units import aligned_table, format_bytes
 from stepscope.advice.changes import (
@@ -29,7 +30,6 @@ from stepscope.advice.changes import (
     HALF_BATCH,
     LOADED_TO_HOST,
     LOSS_IN_PIECES,
-    OF_SOME_PROGRAMS,
     STEPS_IN_BACKWARD,
     WITHOUT_CACHE,
     Change,
@@ -202,17 +202,6 @@ class Report:
         return "\n\n".join(filter(None, (self.headline, self.about, self.advice)))
 
 
-def fits_on(
-    card: CardMemory | None, left_out: tuple[LeftOut, ...], allocated_bytes: int
-) -> tuple[Fit, ...]:
-    """The one card, or every NVIDIA card of the table, with the room left beside the tensors."""
-    if card is None:
-        return fits_of(left_out, allocated_bytes)
-    holes = left_out[-1]
-    ranges = holes.low_bytes, holes.expected_bytes, holes.high_bytes
-    return (fit_on(card, allocated_bytes, ranges),)
-
-
 def report_on(
     build: Callable,
     name: str = "program",
@@ -264,7 +253,7 @@ def report_on(
         trace=trace,
         replay=replay,
         left_out=left_out,
-        fits=fits_on(card, left_out, most_bytes),
+        fits=fits_of(left_out, most_bytes, card),
         most_bytes=most_bytes,
         frozen_bytes=sum(first.frozen),
         batches=batches or difference(first.loaders.seen),
@@ -291,8 +280,8 @@ class FirstTrace:
 
     def __init__(self):
         self.loaders, self.kept = Loaders(), KeptOutputs()
-        self.optimizers: set[str] = set()
-        self.possible: set[str] = set()  # of ``OF_SOME_PROGRAMS``
+        self.steps: Counter[tuple[int, str]] = Counter()  # of each optimizer
+        self.possible: dict[Change, None] = {}  # what this program can take
         self.with_cache: list = []
         self.heads: WeakSet[torch.nn.Module | None] = WeakSet()
         self.frozen: list[int] = []  # of the first module that is called
@@ -305,7 +294,9 @@ class FirstTrace:
         with ExitStack() as watches:
             for handle in (
                 register_optimizer_step_post_hook(
-                    lambda optimizer, *_: self.optimizers.add(type(optimizer).__name__)
+                    lambda optimizer, *_: self.steps.update(
+                        [(id(optimizer), type(optimizer).__name__)]
+                    )
                 ),
                 register_module_module_registration_hook(self.made),
                 register_module_forward_pre_hook(self.called),
@@ -321,12 +312,12 @@ class FirstTrace:
         if not self.frozen:
             self.frozen.append(frozen_in_float32(module))
         if module in self.heads and torch.is_grad_enabled():
-            self.possible.add(LOSS_IN_PIECES.program)
+            self.possible[LOSS_IN_PIECES] = None
 
     def made(self, parent: torch.nn.Module, name: str, child: torch.nn.Module | None) -> None:
         """A module is given a child."""
         self.with_cache += configs_with_cache(parent)
-        self.possible |= changes_for(parent, name, child)
+        self.possible |= dict.fromkeys(changes_for(parent, name, child))
         if name == HEAD:
             self.heads.add(child)
 
@@ -344,8 +335,9 @@ class FirstTrace:
         loaded = f"{LOADED_TO_HOST.name} in {', '.join(self.loads)}"
         is_in_backward = trace.peak.name.startswith("backward")
         is_kept = self.kept.bytes_in_backward > LEAST_SHARE * trace.peak_bytes
-        has_adam = bool(self.optimizers & {"Adam", "AdamW"})
-        is_accumulated = any(instant.micro_batch > 1 for instant in trace.instants)
+        has_adam = any(name in ("Adam", "AdamW") for _, name in self.steps)
+        # else a weight would be stepped by a gradient that is not whole, or by another loss's
+        can_step_early &= len(self.steps) == 1 and self.kept.num_backwards <= self.steps.total()
         are_large = trace.peak.gradients > LARGE_SHARE * trace.peak_bytes
         # a name that holds the last outputs, and a cache among them
         holds = [self.kept.cure_of_forward] if self.kept.in_forward else []
@@ -355,9 +347,9 @@ class FirstTrace:
             *[HALF_BATCH] * can_halve,
             *[replace(LOADED_TO_HOST, name=loaded)] * bool(self.loads),
             *([self.kept.cure_of_backward] if is_in_backward and is_kept else []),
-            *[STEPS_IN_BACKWARD] * (can_step_early and not is_accumulated and are_large),
+            *[STEPS_IN_BACKWARD] * (can_step_early and are_large),
             *[ARGMAX_LOGITS] * (KEPT_FOR_METRICS in trace.provenance),
-            *(OF_SOME_PROGRAMS[name] for name in sorted(self.possible)),
+            *self.possible,
             *(change for cure in of_page for change in of_peak.get(cure, [cure])),
         ]
 

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from memkit import measure_memory
 from memkit.units import MIB
+from stepscope.advice.changes import ADAPTERS_AS_BASE, NO_DROPOUT_OF_ADAPTERS
 from stepscope.allocator.replay import replay_trace
 from stepscope.tool.changed import changed_build, changes_for
 from stepscope.tool.pieces import in_pieces
@@ -230,10 +231,10 @@ def test_the_logits_of_all_tokens_never_stand_at_once(script, monkeypatch):
 
 
 def test_a_program_is_offered_what_it_can_take():
-    assert changes_for(nn.ModuleDict(), "default", nn.Dropout(0.1)) == {"no_dropout_of_adapters"}
-    assert changes_for(nn.ModuleDict(), "default", nn.Dropout(0)) == set()
-    assert changes_for(nn.Sequential(), "0", nn.Dropout(0.1)) == set()
-    assert changes_for(nn.Module(), "lora_A", nn.ModuleDict()) == {"adapters_as_base"}
+    assert changes_for(nn.ModuleDict(), "default", nn.Dropout(0.1)) == [NO_DROPOUT_OF_ADAPTERS]
+    assert changes_for(nn.ModuleDict(), "default", nn.Dropout(0)) == []
+    assert changes_for(nn.Sequential(), "0", nn.Dropout(0.1)) == []
+    assert changes_for(nn.Module(), "lora_A", nn.ModuleDict()) == [ADAPTERS_AS_BASE]
 
 
 def test_a_report_of_adapters_names_the_lines(script):
@@ -289,8 +290,12 @@ def test_a_step_in_the_backward_is_one_optimizer_a_weight(script):
     by_hand = trace_script(script(STEPPED, **plain | {"MAKE": made, "AFTER": "pass"}))
     assert found.after_bytes == replay_trace(by_hand).peak_reserved_bytes < found.before_bytes
     halves = {"AFTER": f"if number % 2 == 0: {STEP}; optimizer.zero_grad()"}
-    told = " ".join(effect.name for effect in report_on(script(STEPPED, **plain | halves)).changes)
-    assert told and "backward" not in told, "gradients that accumulate stand"
+    other = f"{ADAM}; other = torch.optim.Adam([nn.Parameter(torch.ones(9).cuda())])"
+    two = {"MAKE": other, "AFTER": f"{STEP}; other.step(); optimizer.zero_grad()"}
+    for what, words in {"gradients that accumulate stand": halves, "another loss's": two}.items():
+        effects = report_on(script(STEPPED, **plain | words)).changes
+        told = " ".join(effect.name for effect in effects)
+        assert told and "backward" not in told, what
 
 
 def test_frozen_weights_in_float32_are_said(script):
