@@ -153,7 +153,8 @@ LOSS_IN_PIECES = Change(
     name=f"the loss in pieces of {PIECE} tokens, each in a checkpoint",
     program="loss_in_pieces",
     why=f"for each {PIECE} tokens checkpoint(lambda h, y: F.cross_entropy(lm_head(h).float(), y, reduction='sum'), "
-    "h, y): the logits of all never stand at once; the head's product runs twice (Liger's fused loss is of this kind)",
+    "h, y): the logits of all never stand at once; the head's product runs twice. With reduction='none' these are the "
+    "tokens' log-probabilities, negative, as GRPO and DPO want them (TRL's and Liger's fused losses are of this kind)",
 )
 NO_DROPOUT_OF_ADAPTERS = Change(
     name="LoraConfig(lora_dropout=0)",
@@ -171,11 +172,6 @@ BUCKET_VIEWS = Change(
     comes_first=True,
     why="gradients stand in the buckets from which they are sent, and not beside them",
 )
-OF_SOME_PROGRAMS = {
-    change.program: change
-    for change in (LOSS_IN_PIECES, NO_DROPOUT_OF_ADAPTERS, ADAPTERS_AS_BASE, BUCKET_VIEWS)
-}
-"""By ``program``: what only a program can take that has made a module of a certain kind."""
 NO_GRAD = Change(
     name="torch.no_grad() around the forward",
     touches="unwanted_graph",
@@ -196,6 +192,12 @@ EIGHT_BIT = Change(
     touches="large_states",
     to_setup=in_8_bits,
     why="a quarter of the bytes of 32-bit states, half of those of 16-bit ones",
+)
+STEPS_IN_BACKWARD = Change(
+    name="each weight's step in its backward: p.register_post_accumulate_grad_hook(step_and_free)",
+    program="steps_in_backward",
+    why="optimizers = {p: Optimizer([p], ...) for p in weights}, and step_and_free(p) is optimizers[p].step(); "
+    "p.grad = None: one gradient stands at a time; none is clipped by the norm of all, none accumulated or scaled",
 )
 FOR_LOOP = Change(
     name="optimizer step for-loop, one tensor at a time (foreach=False)",

@@ -8,7 +8,7 @@ planner plans with the expected (a hundredth of the card): ``planned_room``.
 
 from dataclasses import dataclass
 
-from memkit.cards import CARDS
+from memkit.cards import CARDS, CardMemory
 from memkit.fit import CONTEXT_BYTES, RECORDED_CACHE_SHARE, Fit, fit_on, training_workspace_bytes
 from memkit.timeline import MemoryTimeline
 from memkit.units import aligned_table, format_bytes
@@ -65,8 +65,10 @@ def left_out_of(trace: MemoryTimeline) -> tuple[LeftOut, ...]:
     )
 
 
-def fits_of(left_out: tuple[LeftOut, ...], allocated_bytes: int) -> tuple[Fit, ...]:
-    """Every NVIDIA card of the table with the room left beside the tensors and what their number leaves out.
+def fits_of(
+    left_out: tuple[LeftOut, ...], allocated_bytes: int, card: CardMemory | None = None
+) -> tuple[Fit, ...]:
+    """The card, or every NVIDIA one of the table, with the room left beside the tensors and what is left out.
 
     >>> from memkit import TrainingSetup, estimate_memory, models
     >>> timeline = estimate_memory(TrainingSetup(model=models.GPT2_XL))
@@ -77,8 +79,8 @@ def fits_of(left_out: tuple[LeftOut, ...], allocated_bytes: int) -> tuple[Fit, .
         raise ValueError(
             "left_out=() has no holes of the allocator: left_out_of(trace) gives them, at its end"
         )
-    cards = (card for card in CARDS.values() if card.vendor == "NVIDIA")
-    return tuple(fit_on(card, allocated_bytes, left_out[-1].range_bytes) for card in cards)
+    cards = [each for each in CARDS.values() if each.vendor == "NVIDIA"] if card is None else [card]
+    return tuple(fit_on(each, allocated_bytes, left_out[-1].range_bytes) for each in cards)
 
 
 def left_out_in_words(items: tuple[LeftOut, ...]) -> str:

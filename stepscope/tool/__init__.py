@@ -6,6 +6,7 @@ where a program is traced.
 Reading order:
 
 - ``script``: a training script or notebook as it stands, and where its steps begin
+- ``pieces``: logits that are never made whole
 - ``changed``: any program with one change made to it from outside, and the worst batch of a script's own data
 - ``program_report``: a program nobody has run: its peak, its lines, its cards, and changes traced a second time
 - ``cards``: a card by the name that somebody types

@@ -15,13 +15,13 @@ import re
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from math import prod
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MethodType
 from unittest.mock import patch
 
 import torch
@@ -34,6 +34,7 @@ from torch.nn.modules.module import (
 )
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import (
+    Optimizer,
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
@@ -45,8 +46,16 @@ from torch.utils.weak import WeakIdKeyDictionary
 from memkit.program.hooks import tensors_in
 from memkit.program.transformer import class_of
 from memkit.units import as_one_of
-from stepscope.advice.changes import DEL_BEFORE_BACKWARD, DEL_OUTPUTS, PIECE, Change
+from stepscope.advice.changes import (
+    ADAPTERS_AS_BASE,
+    BUCKET_VIEWS,
+    DEL_BEFORE_BACKWARD,
+    DEL_OUTPUTS,
+    NO_DROPOUT_OF_ADAPTERS,
+    Change,
+)
 from stepscope.optimizers import OPTIMIZERS
+from stepscope.tool.pieces import in_pieces
 from stepscope.tool.script import Script
 from stepscope.tracing.refusals import (
     KIT_HOME,
@@ -65,9 +74,10 @@ BATCH_OPTION = re.compile(r"-b|(?!.*(?:eval|test|val))-*[\w.-]*batch[-_]?size")
 
 
 @contextmanager
-def nothing_to_do():
-    """What is around the building of a program that is not changed."""
-    yield lambda: None
+def _in_place(home: object, name: str, value: object) -> Iterator[None]:
+    """Inside, ``home`` has this value under this name; yields nothing that would be called before the first step."""
+    with patch.object(home, name, value):
+        yield
 
 
 def changed_build(
@@ -82,13 +92,14 @@ def changed_build(
     if isinstance(build, Script):
         if name == "half_batch":
             option, build = half_batch_option(build)
-            during_build = nothing_to_do if option else during_build
+            during_build = partial(_half_batches, has_option=bool(option))
         return build.also(during_build, during_step)
 
     def built():
         with during_build() as made:
             step = build()
-            made()
+            if made:
+                made()
 
         def changed_step():
             with during_step():
@@ -114,29 +125,114 @@ def half_batch_option(script: Script) -> tuple[str, Script]:
 
 
 @contextmanager
-def _half_batches() -> Iterator[Callable[[], None]]:
-    """Every DataLoader makes batches of half the size."""
-    plain, halved = DataLoader.__init__, []
+def _half_batches(*, has_option: bool = False) -> Iterator[Callable[[], None]]:
+    """Batches of half the size, and a step after two: a ``Trainer`` is told so itself; else every DataLoader makes such
+    batches, where the script has no option for it, and of an optimizer each second step, with what it clears, is left
+    out.
+    """
+    plain, halved, halfway = DataLoader.__init__, [has_option] * has_option, weakref.WeakSet()
+    is_told = []
 
     def init(loader, dataset, batch_size=1, *args, **kwargs):
-        if batch_size and batch_size % 2 == 0:
+        if not (has_option or is_told) and batch_size and batch_size % 2 == 0:
             halved.append(batch_size)
             batch_size //= 2
         plain(loader, dataset, batch_size, *args, **kwargs)
 
+    def after_init(options):
+        if not has_option and options.per_device_train_batch_size % 2 == 0:
+            is_told.append(options)
+            options.per_device_train_batch_size //= 2
+            options.gradient_accumulation_steps *= 2
+
+    def step(optimizer, *closure, **more):
+        if is_told or optimizer in halfway:
+            halfway.discard(optimizer)
+            return type(optimizer).step(optimizer, *closure, **more)
+        halfway.add(optimizer)
+        return [run() for run in (*closure, *more.values()) if callable(run)]
+
     def made():
-        if not halved:
+        if not halved + is_told:
             raise ValueError("no option and no DataLoader of an even batch size to halve")
 
-    with patch.object(DataLoader, "__init__", init):
+    def clears(plain):
+        return lambda *args, **kwargs: None if halfway else plain(*args, **kwargs)
+
+    with (
+        patch.object(DataLoader, "__init__", init),
+        _each_optimizer(lambda optimizer: setattr(optimizer, "step", MethodType(step, optimizer))),
+        _trainer_options(after_init),
+        _zero_grad_as(clears),
+    ):
         yield made
+
+
+@contextmanager
+def _each_optimizer(change: Callable[[Optimizer], None]) -> Iterator[None]:
+    """``change`` is called with each optimizer, and once more when it is given more to train."""
+    plain = Optimizer.add_param_group
+
+    def add(optimizer, group):
+        plain(optimizer, group)
+        change(optimizer)
+
+    with patch.object(Optimizer, "add_param_group", add):
+        yield
+
+
+@contextmanager
+def _trainer_options(change: Callable[[object], None]) -> Iterator[None]:
+    """``change`` is called with the options of each ``Trainer`` of transformers', before a library reads them."""
+    kind = getattr(sys.modules.get("transformers.training_args"), "TrainingArguments", None)
+    if kind is None:
+        yield
+        return
+    plain = kind.__post_init__
+
+    def after_init(options):
+        change(options)
+        plain(options)
+
+    with patch.object(kind, "__post_init__", after_init):
+        yield
+
+
+def _steps_in_backward() -> AbstractContextManager[None]:
+    """A weight is stepped as soon as its gradient is there, which goes then; the optimizer's own step finds none."""
+
+    def step(known, number, parameter):
+        optimizer = known()
+        own = type(optimizer).step
+        while hasattr(
+            own, "__wrapped__"
+        ):  # without hooks: a script's step ends at the optimizer's own
+            own = own.__wrapped__
+        groups = optimizer.param_groups
+        kept = [group["params"] for group in groups]
+        for place, group in enumerate(groups):
+            group["params"] = [parameter] * (place == number)
+        with torch.no_grad():
+            own(optimizer)
+        for group, parameters in zip(groups, kept, strict=True):
+            group["params"] = parameters
+        parameter.grad = None
+
+    def change(optimizer):
+        # torch holds a hook where Python's collector does not look, so it may not know the optimizer
+        known, number = weakref.ref(optimizer), len(optimizer.param_groups) - 1
+        for parameter in optimizer.param_groups[-1]["params"]:
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(partial(step, known, number))
+
+    return _each_optimizer(change)
 
 
 @contextmanager
 def _zero_grad_as(changed: Callable[[Callable], Callable]) -> Iterator[None]:
     """Modules and optimizers have the ``zero_grad`` that ``changed`` makes of theirs."""
     with ExitStack() as stack:
-        for kind in (nn.Module, torch.optim.Optimizer):
+        for kind in (nn.Module, Optimizer):
             stack.enter_context(patch.object(kind, "zero_grad", changed(kind.zero_grad)))
         yield
 
@@ -149,49 +245,28 @@ def _optimizers_step(**choices: bool) -> Iterator[None]:
                 raise ValueError(f"{type(optimizer).__name__} has no {' or '.join(choices)}")
             group.update(choices)
 
-    handle = register_optimizer_step_pre_hook(choose)
-    try:
+    with register_optimizer_step_pre_hook(choose):
         yield
-    finally:
-        handle.remove()
 
 
 @contextmanager
-def _eight_bit_adam() -> Iterator[Callable[[], None]]:
+def _eight_bit_adam() -> Iterator[None]:
     """Every Adam and AdamW that is made is bitsandbytes' in 8 bits; a ``Trainer``'s keeps embeddings' states in 32."""
     kind = class_of(OPTIMIZERS["8-bit AdamW"])
-    arguments = getattr(sys.modules.get("transformers.training_args"), "TrainingArguments", None)
 
     def init(optimizer, params, lr=1e-3, *_, **__):
         optimizer.__class__ = kind
         kind.__init__(optimizer, params, lr=lr)
 
-    def after_init(options):
-        plain(options)
-        options.optim = "adamw_bnb_8bit"
-
-    with ExitStack() as stack:
-        stack.enter_context(patch.object(torch.optim.Adam, "__init__", init))  # AdamW's calls it
-        if arguments:
-            plain = arguments.__post_init__
-            stack.enter_context(patch.object(arguments, "__post_init__", after_init))
-        yield lambda: None
-
-
-@contextmanager
-def _blocks_checkpointed() -> Iterator[Callable[[], None]]:
-    """The blocks that repeat run again in the backward; a Hugging Face model is asked to do so itself."""
-    seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-    handle = register_module_module_registration_hook(
-        lambda parent, name, child: seen.update(m for m in (parent, child) if m is not None)
-    )
-    try:
-        yield lambda: _checkpoint(list(seen))
-    finally:
-        handle.remove()
+    with (
+        patch.object(torch.optim.Adam, "__init__", init),  # AdamW's calls it
+        _trainer_options(lambda options: setattr(options, "optim", "adamw_bnb_8bit")),
+    ):
+        yield
 
 
 def _checkpoint(modules: list[nn.Module]) -> None:
+    """The blocks that repeat run again in the backward; a Hugging Face model is asked to do so itself."""
     own = [m for m in modules if getattr(m, "supports_gradient_checkpointing", False)]
     inner = {id(part) for module in own for part in module.modules() if part is not module}
     choices = {"use_reentrant": False}
@@ -224,6 +299,7 @@ class KeptOutputs:
     def __init__(self, lets_go: str = ""):
         self.lets_go, self.in_forward, self.in_backward = lets_go, {}, {}
         self.outermost, self.outputs, self.bytes_in_backward = None, WeakIdKeyDictionary(), 0
+        self.num_backwards = 0
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -231,20 +307,17 @@ class KeptOutputs:
         plain = Tensor.backward
 
         def backward(loss, *args, **kwargs):
+            self.num_backwards += 1
             held = self.look_around(sys._getframe(1), "backward", self.in_backward)
             self.bytes_in_backward = max(self.bytes_in_backward, held)
             return plain(loss, *args, **kwargs)
 
-        handles = (
+        with (
             register_module_forward_pre_hook(self.before),
             register_module_forward_hook(self.after),
-        )
-        try:
-            with patch.object(Tensor, "backward", backward):
-                yield
-        finally:
-            for handle in handles:
-                handle.remove()
+            patch.object(Tensor, "backward", backward),
+        ):
+            yield
 
     @property
     def cure_of_forward(self) -> Change:
@@ -311,90 +384,48 @@ def output_tensors(value: object) -> list[Tensor]:
     return list(tensors_in(dict(value) if isinstance(value, Mapping) else value))
 
 
-@contextmanager
-def _without_cache() -> Iterator[Callable[[], None]]:
-    """No Hugging Face model returns keys and values in training."""
-    configs: list = []
-    handle = register_module_module_registration_hook(
-        lambda parent, name, child: configs.extend(configs_with_cache(parent))
-    )
-
-    def made():
-        if not configs:
-            raise ValueError("no model that returns a cache")
-        for config in configs:
-            config.use_cache = False
-
-    try:
-        yield made
-    finally:
-        handle.remove()
-
-
 def configs_with_cache(module: nn.Module) -> list:
     """The configuration of a Hugging Face model that returns its keys and values."""
     config = vars(module).get("config")  # what is not made yet may have no attributes
     return [config] if getattr(config, "use_cache", None) is True else []
 
 
-def changes_for(parent: nn.Module, name: str, child: nn.Module | None) -> set[str]:
-    """Those of ``OF_SOME_PROGRAMS`` that a program can take which gives a module this child."""
-    if isinstance(parent, DistributedDataParallel):
-        return {"bucket_views"}
-    if isinstance(parent, nn.ModuleDict) and isinstance(child, nn.Dropout) and child.p:
-        return {"no_dropout_of_adapters"}
-    if name == "lora_A":
-        return {"adapters_as_base"}
-    return {"loss_in_pieces"} if name == "lm_head" and hasattr(parent, "loss_function") else set()
+def changes_for(parent: nn.Module, name: str, child: nn.Module | None) -> list[Change]:
+    """What a program can take that gives a module this child."""
+    is_dropped = isinstance(parent, nn.ModuleDict) and isinstance(child, nn.Dropout) and child.p
+    return [
+        *[BUCKET_VIEWS] * isinstance(parent, DistributedDataParallel),
+        *[NO_DROPOUT_OF_ADAPTERS] * bool(is_dropped),
+        *[ADAPTERS_AS_BASE] * (name == "lora_A"),
+    ]
 
 
 @contextmanager
-def _modules_changed(change: Callable[[nn.Module], bool]) -> Iterator[Callable[[], None]]:
-    """``change`` is called with each module that has children, and says whether it changed it."""
+def _modules_changed(change: Callable[[list[nn.Module]], None]) -> Iterator[Callable[[], None]]:
+    """``change`` is called with all modules, when they are made."""
     seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-    handle = register_module_module_registration_hook(lambda parent, *_: seen.add(parent))
+    with register_module_module_registration_hook(
+        lambda parent, name, child: seen.update(m for m in (parent, child) if m is not None)
+    ):
+        yield lambda: change(list(seen))
 
-    def made():
-        if not sum(map(change, list(seen))):
+
+def _each_module(change: Callable[[nn.Module], bool]) -> AbstractContextManager:
+    """``change`` is called with each module, and says whether it changed it."""
+
+    def change_all(modules: list[nn.Module]) -> None:
+        if not sum(map(change, modules)):
             raise ValueError("no module that can be changed so")
 
-    try:
-        yield made
-    finally:
-        handle.remove()
+    return _modules_changed(change_all)
 
 
-def _pieces_loss(model: nn.Module) -> bool:
-    """The head hands on what it is given, and the loss puts a few tokens at a time through it; without gradients, as in
-    an evaluation that wants logits, both are as they were.
-
-    A wrapper of adapters shows its model's head as its own: it is changed once, where it stands.
-    """
-    head = model._modules.get("lm_head")
-    if head is None or not hasattr(model, "loss_function"):
-        return False
-    if "forward" in vars(head):
-        return True
-    whole, plain = head.forward, model.loss_function
-
-    def summed(hidden: Tensor, targets: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(whole(hidden).float(), targets, reduction="sum")
-
-    def loss(logits, labels, vocab_size, num_items_in_batch=None, shift_labels=None, **more):
-        if not torch.is_grad_enabled():
-            more |= {"num_items_in_batch": num_items_in_batch, "shift_labels": shift_labels}
-            return plain(logits, labels, vocab_size, **more)
-        if shift_labels is None:
-            shift_labels = nn.functional.pad(labels, (0, 1), value=-100)[..., 1:]
-        pieces = logits.flatten(0, 1).split(PIECE), shift_labels.flatten().split(PIECE)
-        total = sum(
-            checkpoint(summed, *piece, use_reentrant=False) for piece in zip(*pieces, strict=True)
-        )
-        return total / (num_items_in_batch or shift_labels.numel())
-
-    head.forward = lambda hidden: hidden if torch.is_grad_enabled() else whole(hidden)
-    model.loss_function = loss
-    return True
+def _without_cache(module: nn.Module) -> bool:
+    """A Hugging Face model returns no keys and values."""
+    configs = configs_with_cache(module)
+    for config in configs:
+        config.use_cache = False
+    return bool(configs)
 
 
 def _drop_no_inputs(layer: nn.Module) -> bool:
@@ -417,20 +448,17 @@ def _adapters_as_base(layer: nn.Module) -> bool:
     return bool(adapters)
 
 
-@contextmanager
-def _bucket_views() -> Iterator[Callable[[], None]]:
+def _bucket_views() -> AbstractContextManager:
     """DDP's gradients are views of its buckets."""
     plain = DistributedDataParallel.__init__
 
     def init(parallel, *args, **kwargs):
         plain(parallel, *args, **kwargs | {"gradient_as_bucket_view": True})
 
-    with patch.object(DistributedDataParallel, "__init__", init):
-        yield lambda: None
+    return _in_place(DistributedDataParallel, "__init__", init)
 
 
-@contextmanager
-def _argmax_logits() -> Iterator[Callable[[], None]]:
+def _argmax_logits() -> AbstractContextManager:
     """A ``Trainer`` keeps of its evaluation's logits the likeliest word; what is computed of logits is left out."""
     trainer = getattr(sys.modules.get("transformers.trainer"), "Trainer", None)
     if trainer is None:
@@ -445,8 +473,7 @@ def _argmax_logits() -> Iterator[Callable[[], None]]:
         trainer.preprocess_logits_for_metrics = trainer.preprocess_logits_for_metrics or likeliest
         trainer.compute_metrics = trainer.compute_metrics and (lambda _: {})
 
-    with patch.object(trainer, "__init__", init):
-        yield lambda: None
+    return _in_place(trainer, "__init__", init)
 
 
 @contextmanager
@@ -464,26 +491,19 @@ def loads_noted(lines: dict[str, None]) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _loaded_to_host() -> Iterator[Callable[[], None]]:
+def _loaded_to_host() -> AbstractContextManager:
     """``torch.load`` puts what it reads into the host's memory, wherever it was saved."""
     plain = torch.load
 
     def load(file, map_location=None, *args, **kwargs):
         return plain(file, "cpu", *args, **kwargs)
 
-    with patch.object(torch, "load", load):
-        yield lambda: None
+    return _in_place(torch, "load", load)
 
 
-@contextmanager
-def _zero_grad_after_step() -> Iterator[None]:
+def _zero_grad_after_step() -> AbstractContextManager:
     """Gradients are let go when the optimizer has stepped."""
-    handle = register_optimizer_step_post_hook(lambda optimizer, *_: optimizer.zero_grad())
-    try:
-        yield
-    finally:
-        handle.remove()
+    return register_optimizer_step_post_hook(lambda optimizer, *_: optimizer.zero_grad())
 
 
 def frozen_in_float32(model: nn.Module) -> int:
@@ -534,27 +554,27 @@ def _repeats(blocks: nn.Module) -> bool:
 
 
 PROGRAM_CHANGES = {
-    "for_loop": (nothing_to_do, partial(_optimizers_step, foreach=False)),
-    "fused": (nothing_to_do, partial(_optimizers_step, foreach=False, fused=True)),
+    "for_loop": (nullcontext, partial(_optimizers_step, foreach=False)),
+    "fused": (nullcontext, partial(_optimizers_step, foreach=False, fused=True)),
     "set_to_none": (
-        nothing_to_do,
+        nullcontext,
         partial(_zero_grad_as, lambda plain: lambda owner, *_, **__: plain(owner)),
     ),
-    "zero_grad_after_step": (nothing_to_do, _zero_grad_after_step),
-    "del_outputs": (nothing_to_do, lambda: KeptOutputs(lets_go="forward").watching()),
-    "del_before_backward": (nothing_to_do, lambda: KeptOutputs(lets_go="backward").watching()),
-    "without_cache": (_without_cache, nullcontext),
-    "loss_in_pieces": (partial(_modules_changed, _pieces_loss), nullcontext),
-    "no_dropout_of_adapters": (partial(_modules_changed, _drop_no_inputs), nullcontext),
-    "adapters_as_base": (partial(_modules_changed, _adapters_as_base), nullcontext),
+    "zero_grad_after_step": (nullcontext, _zero_grad_after_step),
+    "del_outputs": (nullcontext, lambda: KeptOutputs(lets_go="forward").watching()),
+    "del_before_backward": (nullcontext, lambda: KeptOutputs(lets_go="backward").watching()),
+    "without_cache": (partial(_each_module, _without_cache), nullcontext),
+    "loss_in_pieces": (partial(_each_module, in_pieces), nullcontext),
+    "no_dropout_of_adapters": (partial(_each_module, _drop_no_inputs), nullcontext),
+    "adapters_as_base": (partial(_each_module, _adapters_as_base), nullcontext),
     "bucket_views": (_bucket_views, nullcontext),
     "argmax_logits": (_argmax_logits, nullcontext),
     "loaded_to_host": (_loaded_to_host, nullcontext),
-    "no_grad": (nothing_to_do, torch.no_grad),
-    "checkpointed": (_blocks_checkpointed, nullcontext),
+    "no_grad": (nullcontext, torch.no_grad),
+    "checkpointed": (partial(_modules_changed, _checkpoint), nullcontext),
     "eight_bit": (_eight_bit_adam, nullcontext),
-    # As in the second of two micro-batches, whose gradients are added to those of the first.
-    "half_batch": (_half_batches, partial(_zero_grad_as, lambda plain: lambda *_, **__: None)),
+    "half_batch": (_half_batches, nullcontext),
+    "steps_in_backward": (_steps_in_backward, nullcontext),
 }
 """By name: what is around ``build()``, and what is around each step."""
 
@@ -608,7 +628,7 @@ class Loaders:
         self.kept: dict[_BaseDataLoaderIter, object] = {}
         self.ask, self.last, self.repeats = _BaseDataLoaderIter.__next__, None, None
         with patch.object(_BaseDataLoaderIter, "__next__", lambda loader: self.next_of(loader)):
-            yield lambda: None
+            yield
 
     def next_of(self, loader: _BaseDataLoaderIter) -> object:
         """What a loader hands out, or again the batch that is wanted of it."""

@@ -15,7 +15,7 @@ from memkit.cards import CARDS, MEMORY_ONLY
 from memkit.formula.parameters import count_parameters
 from memkit.units import aligned_table, as_one_of, as_whole_number, format_bytes, format_count
 from stepscope.advice.diagnosis import diagnose_memory
-from stepscope.advice.left_out import left_out_of
+from stepscope.advice.left_out import fits_of, left_out_of
 from stepscope.allocator.replay import replay_trace
 from stepscope.experts import PUBLISHED_MODELS
 from stepscope.hugging_face import model_of_config, read_config
@@ -247,7 +247,6 @@ def report_as_data(result) -> dict:
 def largest_found(options: argparse.Namespace, script) -> Found:
     """``stepscope report --vary N``: the largest number in the place of N with which it probably fits the card."""
     from stepscope.tool.changed import Loaders, changed_build, on_its_worst, watched
-    from stepscope.tool.program_report import fits_on
     from stepscope.tracing.log import ABOUT_NUMBER
     from stepscope.tracing.trace import trace_script
 
@@ -286,7 +285,7 @@ def largest_found(options: argparse.Namespace, script) -> Found:
         if failed:
             raise failed
         about.update(dict.fromkeys(trace.provenance.get(ABOUT_NUMBER, "").splitlines()))
-        [fit] = fits_on(card, left_out_of(trace), replay_trace(trace).peak_allocated_bytes)
+        [fit] = fits_of(left_out_of(trace), replay_trace(trace).peak_allocated_bytes, card)
         return fit.expected_bytes
 
     plain = largest_that_fits(partial(spare_with, script))

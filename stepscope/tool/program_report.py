@@ -4,10 +4,12 @@ The changes that help most are tried on the program itself where that can be don
 time: only what was traced again is promised.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from weakref import WeakSet
 
 import torch
 import torch._functorch.config
@@ -18,7 +20,7 @@ from torch.nn.modules.module import (
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from memkit.cards import CARDS, CardMemory
-from memkit.fit import Fit, fit_on
+from memkit.fit import Fit
 from memkit.timeline import MemoryTimeline
 from memkit.units import aligned_table, format_bytes
 from stepscope.advice.changes import (
@@ -27,7 +29,8 @@ from stepscope.advice.changes import (
     EIGHT_BIT,
     HALF_BATCH,
     LOADED_TO_HOST,
-    OF_SOME_PROGRAMS,
+    LOSS_IN_PIECES,
+    STEPS_IN_BACKWARD,
     WITHOUT_CACHE,
     Change,
     Effect,
@@ -57,6 +60,7 @@ from stepscope.tool.changed import (
     on_its_worst,
     watched,
 )
+from stepscope.tool.pieces import HEAD
 from stepscope.tool.script import Script
 from stepscope.tracing.log import (
     ABOUT_NUMBER,
@@ -72,6 +76,9 @@ STEPS_OF_A_LEAK = 4
 
 WORTH_A_WORD = 1.25
 """Reserved bytes in so many times those that a card has to have are not what the program needs."""
+
+LARGE_SHARE = 0.1
+"""Of the peak: gradients that take less are not worth what freeing them at once forbids."""
 
 NO_CARD_FITS = "no card of the table has room for it"
 NUM_TRIED, NUM_CHANGES = 6, 3
@@ -195,17 +202,6 @@ class Report:
         return "\n\n".join(filter(None, (self.headline, self.about, self.advice)))
 
 
-def fits_on(
-    card: CardMemory | None, left_out: tuple[LeftOut, ...], allocated_bytes: int
-) -> tuple[Fit, ...]:
-    """The one card, or every NVIDIA card of the table, with the room left beside the tensors."""
-    if card is None:
-        return fits_of(left_out, allocated_bytes)
-    holes = left_out[-1]
-    ranges = holes.low_bytes, holes.expected_bytes, holes.high_bytes
-    return (fit_on(card, allocated_bytes, ranges),)
-
-
 def report_on(
     build: Callable,
     name: str = "program",
@@ -257,7 +253,7 @@ def report_on(
         trace=trace,
         replay=replay,
         left_out=left_out,
-        fits=fits_on(card, left_out, most_bytes),
+        fits=fits_of(left_out, most_bytes, card),
         most_bytes=most_bytes,
         frozen_bytes=sum(first.frozen),
         batches=batches or difference(first.loaders.seen),
@@ -269,7 +265,12 @@ def report_on(
     page = diagnose_memory(trace)
     report = replace(report, page=replace(page, growing=grown(page, traced, build, steps, say)))
     can_halve = not is_watched or first.loaders.by_loader or half_batch_option(build)[0]
-    cures = first.cures(trace, page.cures, can_halve=bool(can_halve))
+    cures = first.cures(
+        trace,
+        page.cures,
+        can_halve=bool(can_halve),
+        can_step_early=isinstance(build, Script) and not build.ranks,
+    )
     known = *page.changes, *verified(script, cures, page, trace_of, say)
     return replace(report, changes=tuple(best_of_each_kind(helpful(known), NUM_CHANGES)))
 
@@ -279,9 +280,10 @@ class FirstTrace:
 
     def __init__(self):
         self.loaders, self.kept = Loaders(), KeptOutputs()
-        self.optimizers: set[str] = set()
-        self.possible: set[str] = set()  # of ``OF_SOME_PROGRAMS``
+        self.steps: Counter[tuple[int, str]] = Counter()  # of each optimizer
+        self.possible: dict[Change, None] = {}  # what this program can take
         self.with_cache: list = []
+        self.heads: WeakSet[torch.nn.Module | None] = WeakSet()
         self.frozen: list[int] = []  # of the first module that is called
         self.loads: dict[str, None] = {}
         self.checkpoints: dict[str, None] = {}
@@ -292,7 +294,9 @@ class FirstTrace:
         with ExitStack() as watches:
             for handle in (
                 register_optimizer_step_post_hook(
-                    lambda optimizer, *_: self.optimizers.add(type(optimizer).__name__)
+                    lambda optimizer, *_: self.steps.update(
+                        [(id(optimizer), type(optimizer).__name__)]
+                    )
                 ),
                 register_module_module_registration_hook(self.made),
                 register_module_forward_pre_hook(self.called),
@@ -304,17 +308,26 @@ class FirstTrace:
             yield
 
     def called(self, module: torch.nn.Module, args: tuple) -> None:
-        """A module is called; of the first one the weights are looked at."""
+        """A module is called; of the first one the weights are looked at, and a head makes logits for a loss."""
         if not self.frozen:
             self.frozen.append(frozen_in_float32(module))
+        if module in self.heads and torch.is_grad_enabled():
+            self.possible[LOSS_IN_PIECES] = None
 
     def made(self, parent: torch.nn.Module, name: str, child: torch.nn.Module | None) -> None:
         """A module is given a child."""
         self.with_cache += configs_with_cache(parent)
-        self.possible |= changes_for(parent, name, child)
+        self.possible |= dict.fromkeys(changes_for(parent, name, child))
+        if name == HEAD:
+            self.heads.add(child)
 
     def cures(
-        self, trace: MemoryTimeline, of_page: Sequence[Change], *, can_halve: bool
+        self,
+        trace: MemoryTimeline,
+        of_page: Sequence[Change],
+        *,
+        can_halve: bool,
+        can_step_early: bool,
     ) -> list[Change]:
         """Those to try, in their order: what everybody tries first, what this program shows or can take, and what its
         peak points to, ``of_page``.
@@ -322,7 +335,10 @@ class FirstTrace:
         loaded = f"{LOADED_TO_HOST.name} in {', '.join(self.loads)}"
         is_in_backward = trace.peak.name.startswith("backward")
         is_kept = self.kept.bytes_in_backward > LEAST_SHARE * trace.peak_bytes
-        has_adam = bool(self.optimizers & {"Adam", "AdamW"})
+        has_adam = any(name in ("Adam", "AdamW") for _, name in self.steps)
+        # else a weight would be stepped by a gradient that is not whole, or by another loss's
+        can_step_early &= len(self.steps) == 1 and self.kept.num_backwards <= self.steps.total()
+        are_large = trace.peak.gradients > LARGE_SHARE * trace.peak_bytes
         # a name that holds the last outputs, and a cache among them
         holds = [self.kept.cure_of_forward] if self.kept.in_forward else []
         holds += [WITHOUT_CACHE] * bool(self.with_cache)
@@ -331,8 +347,9 @@ class FirstTrace:
             *[HALF_BATCH] * can_halve,
             *[replace(LOADED_TO_HOST, name=loaded)] * bool(self.loads),
             *([self.kept.cure_of_backward] if is_in_backward and is_kept else []),
+            *[STEPS_IN_BACKWARD] * (can_step_early and are_large),
             *[ARGMAX_LOGITS] * (KEPT_FOR_METRICS in trace.provenance),
-            *(OF_SOME_PROGRAMS[name] for name in sorted(self.possible)),
+            *self.possible,
             *(change for cure in of_page for change in of_peak.get(cure, [cure])),
         ]
 

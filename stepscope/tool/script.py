@@ -109,8 +109,8 @@ class Script:
     ``until``: the script is followed on, to the next step after a module in evaluation has run (``"eval"``) or a file
     of tensors was written (``"save"``), or to its ``"end"``; its loader then hands out no more for training, if it
     ``cuts_epoch``. ``ranks``: it is the first of so many that ``torchrun`` would start.
-    ``around``: what ``changed_build`` puts around its building, which yields a function that is called before the first
-    step, and around its steps.
+    ``around``: what ``changed_build`` puts around its building, which may yield a function that is called before the
+    first step, and around its steps.
 
     Raises: ValueError: ``path`` is no file.
 
@@ -296,7 +296,7 @@ class Follower:
             return
         self.count_update()
         if self.step == 0:
-            for made in self.made:
+            for made in filter(None, self.made):
                 made()
             self.program.report_weights()
             self.recorder.now("mark", "init")

@@ -11,6 +11,7 @@ says what to write in its place. The rest of the file is those who ask and get a
 initialisers and optimizers.
 """
 
+import dis
 import functools
 import itertools
 import linecache
@@ -21,6 +22,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from types import FrameType
 
 import torch
 from torch import Tensor
@@ -503,7 +505,22 @@ def refuse(mode: ShapesOnly, func, args, kwargs):
         return next(mode.rejects)
     if caller == DISTRIBUTIONS:
         return True
+    if func is Tensor.__bool__ and (holds := asserted(frame)) is not None:
+        return holds
     raise NeedsValues(f"Tensor.{func.__name__}")
+
+
+def asserted(frame: FrameType) -> bool | None:
+    """What lets an ``assert`` that this frame is at go on; None where it is at none.
+
+    The jump that asks for the value passes over the loading of ``AssertionError``.
+    """
+    code = dis.get_instructions(frame.f_code)
+    left_out = "CACHE", "NOT_TAKEN", "TO_BOOL"
+    ahead = (i for i in code if i.offset >= frame.f_lasti and i.opname not in left_out)
+    jump, then = next(ahead), next(ahead, None)
+    is_assert = then and "assertion" in f"{then.opname} {then.argrepr}".lower()
+    return "TRUE" in jump.opname if is_assert else None
 
 
 def pack(mode: ShapesOnly, func, args, kwargs):

@@ -208,7 +208,7 @@ def test_a_changed_program_is_the_program_with_the_change():
         "adapters_as_base",
         "bucket_views",
     }  # test_cures
-    assert set(PROGRAM_CHANGES) == told | {"eight_bit", "half_batch"}
+    assert set(PROGRAM_CHANGES) == told | {"eight_bit", "half_batch", "steps_in_backward"}
 
 
 @pytest.fixture

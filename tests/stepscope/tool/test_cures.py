@@ -16,8 +16,10 @@ from torch.utils.checkpoint import checkpoint
 
 from memkit import measure_memory
 from memkit.units import MIB
+from stepscope.advice.changes import ADAPTERS_AS_BASE, NO_DROPOUT_OF_ADAPTERS
 from stepscope.allocator.replay import replay_trace
-from stepscope.tool.changed import _pieces_loss, changed_build, changes_for
+from stepscope.tool.changed import changed_build, changes_for
+from stepscope.tool.pieces import in_pieces
 from stepscope.tool.program_report import report_on
 from stepscope.tool.script import Script
 from stepscope.tracing.trace import trace_script
@@ -51,6 +53,28 @@ PARALLEL = """
         model(torch.randn(8, 512, device="cuda")).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
+"""
+STEPPED = """
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader
+
+    model = nn.Sequential(*(nn.Linear(512, 512) for _ in range(6))).cuda()
+    MAKE
+    for number, x in enumerate(DataLoader(torch.randn(16384, 512), BATCH), 1):
+        BEFORE
+        model(x.cuda()).square().mean().backward()
+        AFTER
+"""
+TRAINER = """
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+    sizes = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2, vocab_size=512)
+    rows = [{"input_ids": [1] * 64, "labels": [1] * 64}] * 64
+    options = TrainingArguments("out", per_device_train_batch_size=SIZE, gradient_accumulation_steps=TIMES, max_steps=3,
+                                report_to=[], save_strategy="no")
+    Trainer(LlamaForCausalLM(LlamaConfig(**sizes)), options, train_dataset=rows).train()
 """
 
 
@@ -108,19 +132,91 @@ def test_the_loss_in_pieces_is_the_loss(model):
     """transformers' own loss and its gradients, with a target that is left out and a last piece that is short."""
     tokens = torch.randint(99, (3, 200))
     labels = tokens.masked_fill(torch.rand(3, 200) < 0.3, -100)
-    in_pieces = copy.deepcopy(model)
-    assert _pieces_loss(in_pieces)
+    cut = copy.deepcopy(model)
+    assert in_pieces(cut)
     sums = []
-    for one in (model, in_pieces):
+    for one in (model, cut):
         loss = one(input_ids=tokens, labels=labels, num_items_in_batch=3 * 199).loss
         loss.backward()
         sums.append(loss.item())
     assert sums[1] == pytest.approx(sums[0], rel=1e-5)
-    for ours, theirs in zip(in_pieces.parameters(), model.parameters(), strict=True):
+    for ours, theirs in zip(cut.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
     with torch.no_grad():  # an evaluation keeps logits, and no hidden states in their place
-        theirs, ours = (one(input_ids=tokens, labels=labels) for one in (model, in_pieces))
+        theirs, ours = (one(input_ids=tokens, labels=labels) for one in (model, cut))
     torch.testing.assert_close((ours.loss, ours.logits), (theirs.loss, theirs.logits))
+
+
+def by_one_row(logits, index):
+    rows = [
+        x.log_softmax(-1).gather(-1, i.unsqueeze(-1)) for x, i in zip(logits, index, strict=True)
+    ]
+    return torch.stack(rows).squeeze(-1)
+
+
+CHOSEN = {
+    "in one": lambda x, y: x.float().log_softmax(-1).gather(-1, y[..., None]).squeeze(-1),
+    "scaled": lambda x, y: (
+        torch.gather(x / 0.7, dim=-1, index=y[..., None]).squeeze(-1)
+        - torch.stack([torch.logsumexp(row, dim=-1) for row in x / 0.7])
+    ),
+    "row by row": by_one_row,
+    "as a loss": lambda x, y: (
+        -nn.functional.cross_entropy(x.flatten(0, 1), y.flatten(), reduction="none")
+    ),
+    "mean": lambda x, y: nn.CrossEntropyLoss()(x.reshape(-1, x.size(-1)), y.reshape(-1)),
+    "of words": lambda x, y: x.transpose(1, 2)[:, :50].exp(),
+}
+
+
+@pytest.mark.parametrize("kind", CHOSEN)
+def test_logits_in_pieces_are_logits(kind):
+    """Oracle: the head's own logits, less the last, as programs take log-probabilities of them."""
+    torch.manual_seed(0)
+    model = nn.Module()
+    model.lm_head = nn.Linear(16, 99)
+    hidden, tokens = torch.randn(3, 201, 16, requires_grad=True), torch.randint(99, (3, 200))
+    found = []
+    for cuts in (False, True):
+        assert not cuts or in_pieces(model)
+        logits = model.lm_head(hidden)[:, :-1, :]
+        assert logits.shape == (3, 200, 99) and logits.dtype is torch.float32
+        out = CHOSEN[kind](logits, tokens)
+        found.append((out, *torch.autograd.grad(out.square().sum(), [hidden, *model.parameters()])))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model.lm_head(hidden)
+        assert (logits.dtype, logits.float().dtype) == (torch.bfloat16, torch.float32)
+        logits.logsumexp(-1).sum().backward()
+    assert model.lm_head.weight.grad is not None
+
+
+POLICY = """
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2, vocab_size=20_000)
+    policy = LlamaForCausalLM(LlamaConfig(**sizes)).cuda()
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
+    for _ in range(3):
+        tokens, rewards = torch.randint(20_000, (8, 512), device="cuda"), torch.randn(8, 1, device="cuda")
+        logits = policy(input_ids=tokens, logits_to_keep=257).logits[:, :-1] / 0.9
+        picked = logits.gather(-1, tokens[:, -256:, None]).squeeze(-1)
+        log_probs = picked - torch.stack([row.logsumexp(-1) for row in logits])
+        ratio = torch.exp(log_probs - log_probs.detach())
+        (-ratio * rewards).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_policy_s_log_probabilities_are_taken_in_pieces(script):
+    """As GRPO takes them of all logits: in float32 once, divided once more, and the gradients of both."""
+    report = report_on(script(POLICY))
+    (found,) = (effect for effect in report.changes if effect.name.startswith("the loss in pieces"))
+    logits = 4 * 8 * 256 * 20_000
+    assert 2 * logits < found.saved_bytes < 4 * logits
+    assert "as GRPO and DPO want them" in found.why
 
 
 def test_the_logits_of_all_tokens_never_stand_at_once(script, monkeypatch):
@@ -129,16 +225,16 @@ def test_the_logits_of_all_tokens_never_stand_at_once(script, monkeypatch):
     plain = peak(script(ADAPTERS, **words))
     changed = peak(changed_build(script(ADAPTERS, **words), "loss_in_pieces"))
     assert plain - changed > 2048 * 20_000 * (2 + 4 + 4) * 7 / 8
-    monkeypatch.setattr("stepscope.tool.changed.PIECE", 2048)
+    monkeypatch.setattr("stepscope.tool.pieces.PIECE", 2048)
     whole = peak(changed_build(script(ADAPTERS, **words), "loss_in_pieces"))
     assert whole - changed > 2048 * 20_000 * 4 * 7 / 8
 
 
 def test_a_program_is_offered_what_it_can_take():
-    assert changes_for(nn.ModuleDict(), "default", nn.Dropout(0.1)) == {"no_dropout_of_adapters"}
-    assert changes_for(nn.ModuleDict(), "default", nn.Dropout(0)) == set()
-    assert changes_for(nn.Sequential(), "0", nn.Dropout(0.1)) == set()
-    assert changes_for(nn.Module(), "lm_head", nn.Linear(2, 2)) == set()
+    assert changes_for(nn.ModuleDict(), "default", nn.Dropout(0.1)) == [NO_DROPOUT_OF_ADAPTERS]
+    assert changes_for(nn.ModuleDict(), "default", nn.Dropout(0)) == []
+    assert changes_for(nn.Sequential(), "0", nn.Dropout(0.1)) == []
+    assert changes_for(nn.Module(), "lora_A", nn.ModuleDict()) == [ADAPTERS_AS_BASE]
 
 
 def test_a_report_of_adapters_names_the_lines(script):
@@ -147,6 +243,59 @@ def test_a_report_of_adapters_names_the_lines(script):
     assert report.changes[0].name.startswith("the loss in pieces")
     assert "tracing again: LoraConfig(lora_dropout=0)" in told
     assert report.frozen_bytes == 0 and "in float32 and not trained" not in report.about
+
+
+def reserved(build) -> int:
+    return replay_trace(trace_script(build)).peak_reserved_bytes
+
+
+ADAM = "optimizer = torch.optim.Adam(model.parameters())"
+STEP = "optimizer.step()"
+
+
+@pytest.mark.parametrize("clears", ["BEFORE", "AFTER"])
+def test_half_the_batch_reserves_what_two_micro_batches_by_hand_reserve(script, clears):
+    def text(every: str) -> str:
+        words = {"BEFORE": "", "AFTER": f"{every}{STEP}"}
+        if clears == "BEFORE":
+            words["BEFORE"] = f"{every.replace('== 0', '== 1')}optimizer.zero_grad()"
+        else:
+            words["AFTER"] += f"\n        {every}optimizer.zero_grad()"
+        return STEPPED.replace("BEFORE", words["BEFORE"]).replace("AFTER", words["AFTER"])
+
+    changed = reserved(changed_build(script(text(""), MAKE=ADAM, BATCH=4096), "half_batch"))
+    by_hand = reserved(script(text("if number % 2 == 0: "), MAKE=ADAM, BATCH=2048))
+    assert changed == by_hand < reserved(script(text(""), MAKE=ADAM, BATCH=4096))
+
+
+def test_a_trainer_is_told_to_accumulate_half_its_batch(script):
+    changed = reserved(changed_build(script(TRAINER, SIZE=8, TIMES=1), "half_batch"))
+    assert changed == reserved(script(TRAINER, SIZE=4, TIMES=2))
+    assert changed < reserved(script(TRAINER, SIZE=8, TIMES=1))
+
+
+def test_a_step_in_the_backward_is_one_optimizer_a_weight(script):
+    """Oracle: the lines that the report tells, written into the program."""
+    plain = {"BATCH": 32, "BEFORE": "", "AFTER": f"{STEP}; optimizer.zero_grad()", "MAKE": ADAM}
+    made = """
+    optimizers = {p: torch.optim.Adam([p]) for p in model.parameters()}
+    def step_and_free(p):
+        optimizers[p].step()
+        p.grad = None
+    for p in optimizers:
+        p.register_post_accumulate_grad_hook(step_and_free)
+    """
+    report = report_on(script(STEPPED, **plain))
+    (found,) = (effect for effect in report.changes if "step in its backward" in effect.name)
+    by_hand = trace_script(script(STEPPED, **plain | {"MAKE": made, "AFTER": "pass"}))
+    assert found.after_bytes == replay_trace(by_hand).peak_reserved_bytes < found.before_bytes
+    halves = {"AFTER": f"if number % 2 == 0: {STEP}; optimizer.zero_grad()"}
+    other = f"{ADAM}; other = torch.optim.Adam([nn.Parameter(torch.ones(9).cuda())])"
+    two = {"MAKE": other, "AFTER": f"{STEP}; other.step(); optimizer.zero_grad()"}
+    for what, words in {"gradients that accumulate stand": halves, "another loss's": two}.items():
+        effects = report_on(script(STEPPED, **plain | words)).changes
+        told = " ".join(effect.name for effect in effects)
+        assert told and "backward" not in told, what
 
 
 def test_frozen_weights_in_float32_are_said(script):

@@ -177,3 +177,30 @@ def test_no_number_is_offered_where_none_can_answer():
         NeedsValues, match=r"test_assumed.py:\d+ .*repeat_interleave.* use measure_memory$"
     ):
         trace_script(build, device="cpu")
+
+
+ASSERTED = """
+def check(x):
+    assert (x >= 0).all()
+    assert not (x < 0).any(), f"of {len(x)}"
+    assert len(x) and (x >= 0).all()
+    return x
+"""
+"""Text: pytest writes the asserts of a test's file anew."""
+
+
+def test_an_assert_is_taken_to_hold():
+    """Oracle: Python, where each of these holds for real; what a program tests otherwise is asked for."""
+
+    def build(check):
+        layer = torch.nn.Linear(8, 8, device="cuda")
+        return lambda: check(layer(torch.ones(4, 8, device="cuda"))).sum().backward()
+
+    exec(ASSERTED, names := {})
+    names["check"](torch.ones(3))
+    for wrong in (-1.0, float("nan")):
+        with pytest.raises(AssertionError):
+            names["check"](torch.tensor([wrong]))
+    assert trace_script(lambda: build(names["check"])).peak_bytes > 0
+    with pytest.raises(NeedsValues, match="__bool__"):
+        trace_script(lambda: build(lambda x: x if (x >= 0).all() else None))
