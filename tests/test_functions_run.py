@@ -98,7 +98,7 @@ def test_only_what_it_runs_has_it_run_again(tree, capsys):
 
 
 def test_several_are_a_word_each_of_one_line(tree, capsys):
-    """``make test`` hands what is printed on as the value of a variable, in which a line's end would end the command."""
+    """``make test`` hands what is printed on as a variable's value, in which a line's end would end the command."""
     other = LESSON.replace("01", "02")
     (tree.ROOT / other).write_text("{}")
     tree.main("changed", LESSON, other)

@@ -172,7 +172,7 @@ class Files:
 def stem_of(path: Path) -> str:
     """The name of a notebook's page: its own, and for a companion its folder's behind it.
 
-    >>> stem_of(CHAPTERS / "further" / "01_memory_breakdown.ipynb")
+    >>> stem_of(Path("further/01_memory_breakdown.ipynb"))
     '01_memory_breakdown_further'
     """
     return f"{path.stem}_{kind_of(path)}".removesuffix("_")
