@@ -374,6 +374,46 @@ def test_a_frame_is_saved_as_a_picture_with_whole_sentences(card, way, still):
         assert sentence in whole
 
 
+SHARES = """globalThis.shared = [];
+navigator.canShare = ({ files }) => files?.length === 1;
+navigator.share = async (facts) => {
+    shared.push({ ...facts, files: facts.files?.map(({ name, type }) => `${name}, ${type}`) });
+    if ("%s") throw new DOMException("refused", "%s");
+};
+navigator.clipboard.writeText = async (text) => { globalThis.copied = text; };"""
+
+
+@pytest.mark.parametrize("refusal", ["", "AbortError", "NotAllowedError"])
+def test_a_phone_shares_this_film_and_where_it_may_not_the_link_is_copied(refusal, page, address):
+    """Who closes the phone's own menu (``AbortError``) gets nothing copied."""
+    size = {"width": 390, "height": 844}
+    phone = page.context.browser.new_context(is_mobile=True, has_touch=True, viewport=size)
+    phone.add_init_script(SHARES.replace("%s", refusal))
+    page = phone.new_page()
+    page.goto(f"{address}index.html?fit={quote('Qwen3-8B/L40S')}&way=LoRA")
+    page.wait_for_function(SETTLED)
+    form = page.locator("form.answer")
+    page.get_by_role("button", name="Share this film").click()
+    page.wait_for_function("shared.length === 1")
+    said = f"{form.evaluate(SEEN)['said']} LoRA: the peak is {form.evaluate(SEEN)['ways'][5][1]}."
+    facts = {"title": "Qwen3-8B on one L40S", "text": said}
+    assert page.evaluate("shared.pop()") == facts | {"url": page.url}
+    opens = page.url.split("?")[1]
+    assert opens == "fit=Qwen3-8B%2FL40S&way=LoRA"
+    told = {"NotAllowedError": ("Copied.", page.url)}.get(refusal, ("", None))
+    form.locator(".copied", has_text=told[0]).wait_for(state="attached")
+    assert (
+        form.locator(".copied").inner_text(),
+        page.evaluate("globalThis.copied ?? null"),
+    ) == told
+    if not refusal:
+        page.get_by_role("button", name="Save this picture").click()
+        page.wait_for_function("shared.length === 1")
+        name = "Qwen3-8B-on-L40S.png, image/png"
+        assert page.evaluate("shared.pop()") == facts | {"files": [name]}
+    phone.close()
+
+
 @pytest.mark.parametrize(
     "card, ending",
     [("RTX 4090", "GiB: it fits."), ("A100 SXM 40 GB", "may be more than is left.")],
