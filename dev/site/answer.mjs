@@ -52,11 +52,10 @@ async function show() {
   form.classList.toggle("is-waiting", shown !== now);
   wait.textContent = shown === now ? "" : "The film is being fetched …";
   if (shown === now) return;
-  const which = [model.value, way];  // while a file is fetched the reader may choose another, and this one again
+  const address = `films/${model.value}-${way}.json.gz`.replaceAll(" ", "-");
   let looked, data;
   try {
-    looked = now === opening && !shown ? null : await lookUp();
-    data = await fetchPacked(looked ? looked.films[which[0]][which[1]] : stage.dataset.opening);
+    [looked, data] = await Promise.all([now === opening && !shown ? null : lookUp(), fetchPacked(address)]);
   } catch {
     if (wanted() === now && shown !== now) wait.replaceChildren("The film could not be fetched. ", again);
     return;

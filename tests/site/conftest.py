@@ -1,36 +1,16 @@
 """The built site behind a server of its own, and one page of a Chromium that serves a file's tests."""
 
-import contextlib
-import functools
-import http.server
 import sys
-import threading
 from pathlib import Path
 
 import pytest
-from live_notebook import running_chromium
+from live_notebook import running_chromium, served
 
 SITE = Path(__file__).resolve().parents[2] / "build" / "site"
 AXE = Path(sys.prefix) / "npm" / "node_modules" / "axe-core" / "axe.min.js"
 RUN_AXE = """async (rules) => (await axe.run(document, { resultTypes: ["violations"],
     ...(rules.length ? { runOnly: rules } : {}) })).violations
     .map((rule) => [rule.id, rule.nodes.length, rule.nodes[0].html.slice(0, 200), rule.nodes[0].failureSummary])"""
-TYPES = {".mjs": "text/javascript", ".js": "text/javascript"}
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves files as a plain server does, without a line for each."""
-
-    extensions_map = http.server.SimpleHTTPRequestHandler.extensions_map | TYPES
-
-    def log_message(self, *_words):
-        pass
-
-    def copyfile(self, *given):
-        with contextlib.suppress(
-            BrokenPipeError, ConnectionResetError
-        ):  # who left a page wants no more of it
-            super().copyfile(*given)
 
 
 @pytest.fixture(scope="session")
@@ -42,12 +22,8 @@ def site() -> Path:
 
 @pytest.fixture(scope="session")
 def address(site):
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Quiet, directory=site)
-    )
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
+    with served(site) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

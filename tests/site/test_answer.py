@@ -377,7 +377,8 @@ def test_a_frame_is_saved_as_a_picture_with_whole_sentences(card, way, still):
 SHARES = """globalThis.shared = [];
 navigator.canShare = ({ files }) => files?.length === 1;
 navigator.share = async (facts) => {
-    shared.push({ ...facts, files: facts.files?.map(({ name, type }) => `${name}, ${type}`) });
+    const files = facts.files?.map(({ name, type }) => `${name}, ${type}`);
+    shared.push(files ? { ...facts, files } : facts);
     if ("%s") throw new DOMException("refused", "%s");
 };
 navigator.clipboard.writeText = async (text) => { globalThis.copied = text; };"""
