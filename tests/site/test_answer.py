@@ -4,26 +4,18 @@ import gzip
 import json
 import os
 import random
-import re
-from collections import Counter
-from dataclasses import replace
 from itertools import accumulate
 from math import floor
-from pathlib import Path
 from urllib.parse import quote
 
-import answer
 import pytest
-from answer import OPENING, WAYS, cards, film_name, in_lines, limits_of, script_of, setups
+from answer import OPENING, WAYS, cards, film_name, limits_of, setups
 from PIL import Image
 
 from memkit.cards import CARDS
 from memkit.fit import fit_on
 from memkit.formula.estimate import estimate_memory
-from memkit.models import TINY_GPT2, TINY_LLAMA
-from memkit.tracing.trace import trace_memory
 from memkit.units import ALLOCATOR_BLOCK_BYTES, GIB, MIB, format_bytes, round_up
-from stepscope import job_build
 from stepscope.experts import PUBLISHED_MODELS
 
 pytestmark = [pytest.mark.site, pytest.mark.browser]
@@ -79,46 +71,6 @@ def test_every_film_is_the_formula_s_at_its_peak_and_where_each_card_is_full(mod
                 span = [each for each in film["spans"] if each[0] <= at][-1]
                 said = "making the model" if span[1] == "init" else f"step {span[2]}, {span[1]}"
                 assert (totals[at], sizes[at], said) == (total, size, when), (way, limit)
-
-
-def test_a_card_s_two_limits_are_where_the_verdict_changes():
-    for card in cards():
-        low, high = limits_of(card)
-        told = [fit_on(card, size).verdict for size in (low, low + 1, high, high + 1)]
-        assert told == ["fits", "tight", "tight", "does not fit"], card.name
-
-
-@pytest.mark.parametrize("model", [TINY_GPT2, TINY_LLAMA], ids=lambda model: model.name)
-def test_a_line_of_the_script_makes_the_bytes_that_the_traced_program_makes_there(model):
-    """Of the forward: attention, MLP, the last norm with the head, the loss; of more than one number."""
-    for job in setups(model)[:3]:
-        job = replace(job, seq_len=64)
-        told, traced = Counter(), Counter()
-        timeline = in_lines(estimate_memory(job), job)
-        for event in timeline.events:
-            if event.num_bytes > 4 and event.phase == "forward":
-                text = timeline.source_lines[event.where]
-                for name in ("attention", "mlp", "self.norm", "cross_entropy"):
-                    told[name] += event.num_bytes if name in text else 0
-        program = trace_memory(job_build(job))
-        for event in program.events:
-            if event.num_bytes > 4 and event.phase == "forward":
-                text = f"{event.where} {program.source_lines[event.where]}"
-                for name, pattern in {
-                    "attention": r"Attention\.| rotate |Block.*self\.attention",
-                    "mlp": r" MLP\.|Block.*self\.mlp",
-                    "self.norm": r"self\.norm\(",
-                    "cross_entropy": r"cross_entropy",
-                }.items():
-                    traced[name] += event.num_bytes if re.search(pattern, text) else 0
-        assert min(told.values()) > 0 and told == traced, script_of(job)
-
-
-def test_a_block_that_no_line_makes_is_refused(monkeypatch):
-    job = setups(TINY_GPT2)[0]
-    monkeypatch.setattr(answer, "script_of", lambda job: script_of(job)[:-4])
-    with pytest.raises(ValueError, match="no line of the script makes 'forward '"):
-        in_lines(estimate_memory(job), job)
 
 
 def words(size: int) -> str:
@@ -434,12 +386,3 @@ def test_a_film_that_comes_to_its_end_says_whether_it_fits(card, ending, still):
         ending
     )
     assert (fit_on(CARDS[card], peak).verdict == "fits") == ("it fits" in said)
-
-
-def test_the_page_on_machines_counts_models_ways_and_cards():
-    said = (Path(__file__).parents[2] / "dev" / "MACHINES.md").read_text(encoding="utf-8")
-    assert len(WAYS) == 7
-    assert (
-        f"one of {len(PUBLISHED_MODELS)} models in one of seven ways on one of {len(cards())} cards"
-        in said
-    )

@@ -6,14 +6,13 @@ import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import build
 import nbformat
 import numpy as np
 import pytest
-from answer import OPENING, address_of, links_of
+from answer import OPENING, address_of
 from bs4 import BeautifulSoup
 from handouts import print_wall
-from notebook_page import DOCUMENTS, ChapterWriter, Files, stem_of
+from notebook_page import DOCUMENTS, stem_of
 from PIL import Image, ImageColor
 
 from dev.notebooks import family_of, kind_of, notebooks, place_of
@@ -427,35 +426,6 @@ def test_on_paper_solutions_and_hints_stay_folded(page, address):
     page.emulate_media(media="screen")
     assert {words for words, is_shown in shown if not is_shown} == set(kept)
     assert any(is_shown for _, is_shown in shown)
-
-
-def test_a_notebook_that_was_run_half_is_refused(tmp_path):
-    notebook = nbformat.read(CHAPTERS[0], as_version=4)
-    last = [cell for cell in notebook.cells if cell.cell_type == "code"][-1]
-    last.execution_count, last.outputs = None, []
-    nbformat.write(notebook, tmp_path / "half.ipynb")
-    with pytest.raises(
-        ValueError, match=r"half.ipynb: its outputs are not of one clean run; code cell \d+"
-    ):
-        ChapterWriter(Files(tmp_path, tmp_path), None).page(tmp_path / "half.ipynb")
-
-
-def test_a_site_whose_address_is_known_names_it_in_every_page_and_lists_them(site, tmp_path):
-    address = "https://somebody.github.io/memkit/"
-    for name in ("fit/a-on-b.html", "01_one.html", "404.html"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("")
-    build.write_sitemap(tmp_path, address)
-    listed = BeautifulSoup((tmp_path / "sitemap.xml").read_text(encoding="utf-8"), "html.parser")
-    assert [place.text for place in listed.select("url loc")] == [
-        f"{address}01_one.html",
-        f"{address}fit/a-on-b.html",
-    ]
-    links = BeautifulSoup(links_of("01_one.html", "fit/a.png", address), "html.parser")
-    assert links.select_one("link[rel=canonical]")["href"] == f"{address}01_one.html"
-    assert links.select_one("meta[property='og:image']")["content"] == f"{address}fit/a.png"
-    assert build.repository_of(address) == "https://github.com/somebody/memkit"
-    assert "canonical" not in links_of("01_one.html", "", "")
 
 
 def test_what_is_shown_with_a_link_is_whole(site, soups):
