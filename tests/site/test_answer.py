@@ -252,6 +252,16 @@ def test_the_film_moves_after_few_requests_without_python_and_stops_where_the_ca
     assert "the RTX 4090 was full before" in form.locator(".when").inner_text()
 
 
+WRITTEN = """wide => { const write = CanvasRenderingContext2D.prototype.fillText;
+    globalThis.written = [];
+    CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+        const { a, e, d, f } = this.getTransform(), wide = a * this.measureText(text).width;
+        const left = a * x + e - (this.textAlign === "right" ? wide : 0);
+        if (!wide || this.canvas.width === wide) written.push([text, left, left + wide, d * y + f]);
+        write.call(this, text, x, y);
+    }; }"""
+
+
 @pytest.mark.parametrize("width", [390, 1280, 1920])
 def test_the_first_screen_shows_its_film_whole_and_in_readable_letters(width, page, address):
     height = 844 if width == 390 else 900
@@ -265,6 +275,14 @@ def test_the_first_screen_shows_its_film_whole_and_in_readable_letters(width, pa
         .filter((each) => !each.matches("style, option") && each.textContent.trim() && each.checkVisibility())
         .map((each) => parseFloat(getComputedStyle(each).fontSize)))""")
     assert small >= 11
+    page.get_by_text("Out of memory:").wait_for()
+    page.evaluate(WRITTEN)
+    for scheme in ("dark", "light"):  # it is drawn anew
+        page.emulate_media(color_scheme=scheme)
+    page.wait_for_function("written.length > 0")
+    ends = {text: right for text, _, right, _ in page.evaluate("written")}
+    label = next(text for text in ends if text.startswith("RTX 4090: "))
+    assert ends[label] < ends["out of memory"] + 4 * page.evaluate("devicePixelRatio")
     page.set_viewport_size({"width": 1280, "height": 900})
 
 
@@ -289,16 +307,6 @@ def test_each_answer_has_a_page_and_a_picture(model, card, still, site, axe):
     assert form.evaluate(SEEN) == seen
 
 
-WRITTEN = """() => { const write = CanvasRenderingContext2D.prototype.fillText;
-    globalThis.written = [];
-    CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
-        const { a, e, d, f } = this.getTransform(), wide = a * this.measureText(text).width;
-        const left = a * x + e - (this.textAlign === "right" ? wide : 0);
-        if (this.canvas.width === 1200) written.push([text, left, left + wide, d * y + f]);
-        write.call(this, text, x, y);
-    }; }"""
-
-
 @pytest.mark.parametrize("card, way", [(OPENING[1], "as most scripts"), ("L40S", "LoRA")])
 def test_a_frame_is_saved_as_a_picture_with_whole_sentences(card, way, still):
     """Of a film that stops where the card is full, and of one that shows its peak."""
@@ -306,7 +314,7 @@ def test_a_frame_is_saved_as_a_picture_with_whole_sentences(card, way, still):
     form.get_by_label("Card").select_option(card)
     form.locator(".ways button", has_text=way).first.click()
     still.wait_for_function(SETTLED)
-    still.evaluate(WRITTEN)
+    still.evaluate(WRITTEN, 1200)
     with still.expect_download() as saved:
         form.get_by_role("button", name="Save this picture").click()
     assert saved.value.suggested_filename == f"Llama-3-8B-on-{card.replace(' ', '-')}.png"
