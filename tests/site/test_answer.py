@@ -175,6 +175,10 @@ def test_a_link_opens_the_same_film_and_what_it_names_wrongly_is_said(still, add
     page.goto(link)
     page.wait_for_function(SETTLED)
     assert form.evaluate(SEEN) == before and before["model"] == "Qwen3-8B" and before["way"] == 5
+    for way in (NAMES[0], "LoRA"):  # each of the book's own is known
+        page.goto(f"{address}index.html?fit=Qwen3-8B%2FL40S&way={quote(way)}")
+        page.wait_for_function(SETTLED)
+        assert form.locator(".unknown").inner_text() == ""
     page.goto(f"{address}index.html?fit={quote('llama-3-8b/RTX 9999')}&way=magic")
     page.wait_for_function(SETTLED)
     assert form.locator(".unknown").inner_text() == (
