@@ -8,7 +8,6 @@ import ast
 import base64
 import hashlib
 import re
-import struct
 from dataclasses import dataclass, field
 from html import escape, unescape
 from io import BytesIO
@@ -123,10 +122,15 @@ class Files:
         target, letters = self.out / "pictures" / name, letters_of(data)
         if name.endswith(".png"):
             drawn = Image.open(BytesIO(data)).convert("RGB")
-            data = in_few_colours(drawn)
+            data, (width, height) = in_few_colours(drawn), drawn.size
             target.with_stem(f"{target.stem}-dark").write_bytes(in_few_colours(in_dark(drawn)))
+        elif found := re.search(rb'viewBox="0 0 ([\d.]+) ([\d.]+)"', data):
+            width, height = (round(float(each)) for each in found.groups())
+        else:
+            raise ValueError(
+                f"{name} is neither a PNG nor an SVG with a viewBox that begins at 0 0"
+            )
         target.write_bytes(data)
-        width, height = size_of(target)
         size = f'width="{width}" height="{height}" style="--least: {width * 11 / letters:.0f}px"'
         image = f'<img src="pictures/{target.name}" alt="{escape(unescape(alt))}" {size} loading="lazy">'
         if name.endswith(".png"):
@@ -176,16 +180,6 @@ def stem_of(path: Path) -> str:
     '01_memory_breakdown_further'
     """
     return f"{path.stem}_{kind_of(path)}".removesuffix("_")
-
-
-def size_of(path: Path) -> tuple[int, int]:
-    """Width and height of a PNG or SVG file in pixels."""
-    data = path.read_bytes()
-    if data.startswith(b"\x89PNG"):
-        return struct.unpack(">II", data[16:24])
-    if found := re.search(rb'viewBox="0 0 ([\d.]+) ([\d.]+)"', data):
-        return round(float(found[1])), round(float(found[2]))
-    raise ValueError(f"{path.name} is neither a PNG nor an SVG with a viewBox that begins at 0 0")
 
 
 def letters_of(picture: bytes) -> float:

@@ -27,25 +27,31 @@ def address(site):
 
 
 @pytest.fixture(scope="module")
-def page(chromium_path, address):
-    """A page that may ask only this server; what it asked of others and what went wrong in it is noted."""
+def pages(chromium_path, address):
+    """A file's pages may ask only this server; what they asked of others and what went wrong in them is noted."""
     with running_chromium(chromium_path) as browser:
         context = browser.new_context(viewport={"width": 1280, "height": 900})
-        page = context.new_page()
-        page.set_default_timeout(120_000)
-        page.strangers, page.broken = [], []
+        context.set_default_timeout(120_000)
+        strangers, broken = [], []
 
         def ask(route):
             if route.request.url.startswith((address, "data:", "blob:")):
                 route.continue_()
             else:
-                page.strangers.append(route.request.url)
+                strangers.append(route.request.url)
                 route.abort()
 
         context.route("**/*", ask)
-        page.on("pageerror", lambda error: page.broken.append(f"{page.url}: {error}"))
-        yield page
-        assert not page.strangers and not page.broken
+        context.on("weberror", lambda error: broken.append(f"{error.page.url}: {error.error}"))
+        yield context
+        assert not strangers and not broken
+
+
+@pytest.fixture
+def page(pages):
+    page = pages.new_page()
+    yield page
+    page.close()
 
 
 @pytest.fixture

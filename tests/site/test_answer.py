@@ -126,12 +126,10 @@ def is_true(seen: dict) -> list[str]:
 @pytest.fixture
 def still(page, address):
     """The first page where motion is not wanted: a film stands at its peak, or where the card is full."""
-    page.set_viewport_size({"width": 1280, "height": 900})
     page.emulate_media(reduced_motion="reduce")
     page.goto(f"{address}index.html")
     page.wait_for_function(SETTLED)
-    yield page
-    page.emulate_media(reduced_motion="no-preference")
+    return page
 
 
 def test_a_walk_over_models_cards_and_ways_is_never_wrong_and_never_stale(still, address, breaks):
@@ -287,7 +285,6 @@ def test_the_first_screen_shows_its_film_whole_and_in_readable_letters(width, pa
     ends = {text: right for text, _, right, _ in page.evaluate("written")}
     label = next(text for text in ends if text.startswith("RTX 4090: "))
     assert ends[label] < ends["out of memory"] + 4 * page.evaluate("devicePixelRatio")
-    page.set_viewport_size({"width": 1280, "height": 900})
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,6 @@ def test_the_front_page_is_a_fifth_as_tall_as_it_was(width, most, page, address)
     page.goto(f"{address}index.html")
     page.locator(".stage canvas.areas").wait_for()
     assert page.evaluate("document.documentElement.scrollHeight") <= most
-    page.set_viewport_size({"width": 1280, "height": 900})
 
 
 def test_every_link_leads_somewhere(site, soups):
@@ -237,7 +236,6 @@ def test_a_dark_page_shows_the_dark_twin(page, address):
         page.wait_for_function("image => image.complete", arg=picture.element_handle())
         assert re.search(ending, picture.evaluate("image => image.currentSrc"))
         assert picture.evaluate("image => getComputedStyle(image).filter") == "none"
-    page.emulate_media(color_scheme="light")
 
 
 @pytest.mark.parametrize("width", [1280, 1920])
@@ -247,7 +245,6 @@ def test_a_film_and_code_leave_the_column_of_text(width, page, address):
     film = page.locator(".cell .film:has(canvas)").first.bounding_box()
     text = page.locator(".cell.markdown p:visible").nth(3).bounding_box()
     assert film["width"] >= max(940, text["width"] + 200) and film["x"] + film["width"] <= width
-    page.set_viewport_size({"width": 1280, "height": 900})
 
 
 def test_a_sheet_has_the_lesson_s_sentences_in_bold(soups):
@@ -282,7 +279,6 @@ def test_the_sheet_for_the_wall_is_one_page_of_a3(chromium_path, tmp_path):
 
 
 def test_a_reader_with_keys_alone_goes_through_a_page(page, address):
-    page.set_viewport_size({"width": 1280, "height": 900})
     page.goto(f"{address}01_memory_breakdown.html")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the text"
@@ -364,7 +360,6 @@ FOUND = {
 def test_a_search_ranks_what_has_some_of_the_words_and_answers_for_a_model_and_a_card(
     page, address
 ):
-    page.set_viewport_size({"width": 1280, "height": 900})
     page.goto(f"{address}05_gradient_accumulation.html")
     lost, answers = {}, json.loads(page.request.get(f"{address}answers.json").text())["of"]
     for query, wanted in FOUND.items():
@@ -410,7 +405,6 @@ def test_a_phone_has_the_page_s_own_contents_and_a_heading_its_address(page, add
     assert abs(heading.bounding_box()["y"]) < 120
     heading.locator("a.anchor").click()
     assert unquote(page.url.partition("#")[2]) == heading.get_attribute("id")
-    page.set_viewport_size({"width": 1280, "height": 900})
 
 
 def test_on_paper_solutions_and_hints_stay_folded(page, address):
@@ -423,7 +417,6 @@ def test_on_paper_solutions_and_hints_stay_folded(page, address):
     )
     page.wait_for_function(others, arg=kept)
     shown = page.evaluate(UNFOLDED)
-    page.emulate_media(media="screen")
     assert {words for words, is_shown in shown if not is_shown} == set(kept)
     assert any(is_shown for _, is_shown in shown)
 
