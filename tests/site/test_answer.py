@@ -254,12 +254,12 @@ def test_the_film_moves_after_few_requests_without_python_and_stops_where_the_ca
     assert "the RTX 4090 was full before" in form.locator(".when").inner_text()
 
 
-WRITTEN = """wide => { const write = CanvasRenderingContext2D.prototype.fillText;
+WRITTEN = """only => { const write = CanvasRenderingContext2D.prototype.fillText;
     globalThis.written = [];
     CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
         const { a, e, d, f } = this.getTransform(), wide = a * this.measureText(text).width;
         const left = a * x + e - (this.textAlign === "right" ? wide : 0);
-        if (!wide || this.canvas.width === wide) written.push([text, left, left + wide, d * y + f]);
+        if (!only || this.canvas.width === only) written.push([text, left, left + wide, d * y + f]);
         write.call(this, text, x, y);
     }; }"""
 
