@@ -76,6 +76,7 @@ FILES = {
     r"chapters/(claims|questions)\.toml": "tests/book/test_claims.py tests/book/test_questions.py",
     r"dev/(notebooks|minutes|own_copy)\.py": "tests/book/test_own_copy.py tests/test_readme.py "
     "tests/book/test_notebooks_policy.py",
+    r"dev/site/\w+\.py": "dev/site tests/site/test_parts.py",
     r"(stepscope/)?README\.md|dev/[A-Z]+\.md|Makefile|\.github/.*|CHANGELOG\.md": "tests/test_readme.py "
     "tests/test_environment.py",
     r"pyproject\.toml|environment\.yml|dev/(constraints.txt|install.py)|\.binder/.*": "tests/test_environment.py",

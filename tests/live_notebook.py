@@ -1,8 +1,11 @@
 """A notebook in a real browser: open it in JupyterLab or Notebook 7, run it, find its panels."""
 
+import functools
+import http.server
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import nbformat
@@ -34,6 +37,33 @@ def running_chromium(path: str) -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves files as a plain server does, without a line for each."""
+
+    extensions_map = http.server.SimpleHTTPRequestHandler.extensions_map | {
+        ".mjs": "text/javascript",
+        ".js": "text/javascript",
+    }
+
+    def log_message(self, *_words):
+        pass
+
+    def copyfile(self, *given):
+        with suppress(BrokenPipeError, ConnectionResetError):  # who left a page wants no more
+            super().copyfile(*given)
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """A server of a folder on this machine; its address."""
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Quiet, directory=folder)
+    )
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
 
 
 def write_notebook(path: Path, *cells: str) -> Path:

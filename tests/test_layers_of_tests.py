@@ -56,6 +56,7 @@ def test_every_folder_and_module_has_tests(room):
         ("chapters/01_memory_breakdown.ipynb", {"tests/book/test_notebooks_policy.py"}),
         ("tests/memkit/test_fit.py", {"tests/memkit/test_fit.py"}),
         ("README.md", {"tests/test_readme.py"}),
+        ("dev/site/answer.py", {"dev/site", "tests/site/test_parts.py"}),
         ("dev/site/live.mjs", set()),
     ],
 )

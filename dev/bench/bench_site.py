@@ -4,12 +4,9 @@ Both workers fetch the same compressed files from a server on this machine, in a
 compared is the start of Python with and without the book in it. A reader's network comes on top of both.
 """
 
-import functools
-import http.server
 import shutil
 import statistics
 import sys
-import threading
 from pathlib import Path
 
 from dev.bench import Row
@@ -17,7 +14,7 @@ from dev.bench import Row
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from live_notebook import running_chromium
+from live_notebook import running_chromium, served
 
 SITE = ROOT / "build" / "site"
 ROUNDS = 5
@@ -34,29 +31,14 @@ postMessage("ready");
 """
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves files without a line for each."""
-
-    extensions_map = http.server.SimpleHTTPRequestHandler.extensions_map | {
-        ".mjs": "text/javascript"
-    }
-
-    def log_message(self, *_words):
-        pass
-
-
 def run() -> list[Row]:
     """The median of five starts each, taken in turn. Raises: FileNotFoundError: ``make site`` was not run."""
     if not (SITE / "search.json").exists():
         raise FileNotFoundError("build/site is missing: `make site` writes it")
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     fetching = (SITE / "worker.mjs").read_text(encoding="utf-8").partition("const ready")[0]
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Quiet, directory=SITE)
-    )
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     times = {WITH_THE_BOOK: [], BARE: []}
-    with running_chromium(chromium) as browser:
+    with served(SITE) as address, running_chromium(chromium) as browser:
         for _ in range(ROUNDS):
             for way, taken in times.items():
                 page = browser.new_context().new_page()
@@ -66,10 +48,9 @@ def run() -> list[Row]:
                         body=fetching + BARE_END, content_type="text/javascript"
                     ),
                 )
-                page.goto(f"http://127.0.0.1:{server.server_port}/index.html")
+                page.goto(f"{address}index.html")
                 taken.append(page.evaluate(way))
                 page.context.close()
-    server.shutdown()
     book, bare = (statistics.median(taken) for taken in times.values())
     detail = f"{book:.0f} ms from the click to the memory explorer's first answer, Pyodide alone {bare:.0f} ms"
     name = "site: a panel that starts Python against a bare Pyodide"

@@ -9,12 +9,11 @@ import json
 import sys
 from pathlib import Path
 
-for heavy in ("torch", "numpy", "matplotlib", "ipywidgets", "anywidget", "IPython"):
-    sys.modules[heavy] = None  # an import of it fails, as it will in the page
-
 
 def main(name: str, arguments: str, file: str) -> None:
     """Write the panel's opening and its moves. A slider's value that leaves all as it is changes nothing."""
+    for heavy in ("torch", "numpy", "matplotlib", "ipywidgets", "anywidget", "IPython"):
+        sys.modules[heavy] = None  # an import of it fails, as it will in the page
     from page_host import Host
 
     try:

@@ -9,6 +9,7 @@ const buttons = [...form.querySelectorAll(".ways button")], wait = document.crea
 const again = Object.assign(document.createElement("button"), { type: "button", textContent: "Try again", onclick: show });
 const names = () => [model.value, card.value], wanted = () => [...names(), way].join("/");
 const written = (menu) => [...menu.options].find((option) => option.defaultSelected).value;  // not what a reload has kept
+const isPhone = matchMedia("(hover: none)").matches && !!navigator.share;
 const opening = [written(model), written(card), 0].join("/");
 let way = 0, answers, playing, shown = "";
 
@@ -51,11 +52,10 @@ async function show() {
   form.classList.toggle("is-waiting", shown !== now);
   wait.textContent = shown === now ? "" : "The film is being fetched …";
   if (shown === now) return;
-  const which = [model.value, way];  // while a file is fetched the reader may choose another, and this one again
+  const address = `films/${model.value}-${way}.json.gz`.replaceAll(" ", "-");
   let looked, data;
   try {
-    looked = now === opening && !shown ? null : await lookUp();
-    data = await fetchPacked(looked ? looked.films[which[0]][which[1]] : stage.dataset.opening);
+    [looked, data] = await Promise.all([now === opening && !shown ? null : lookUp(), fetchPacked(address)]);
   } catch {
     if (wanted() === now && shown !== now) wait.replaceChildren("The film could not be fetched. ", again);
     return;
@@ -70,11 +70,16 @@ async function show() {
   show();
 }
 
+const title = () => names().join(" on one ");
+
+function told() {
+  const [name, peak] = [...buttons[way].children].map(({ textContent }) => textContent.replace("+ ", ""));
+  return `${name[0].toUpperCase()}${name.slice(1)}: the peak is ${peak}.`;
+}
+
 // The frame that is shown as a picture for those whom a link does not reach: always on white, with whole sentences.
 function picture() {
   const canvas = Object.assign(document.createElement("canvas"), { width: 1200, height: 630 }), pen = canvas.getContext("2d");
-  const [name, peak] = [...buttons[way].children].map(({ textContent }) => textContent.replace("+ ", ""));
-  const told = `${name[0].toUpperCase()}${name.slice(1)}: the peak is ${peak}.`;
   let top = 20;
   const write = (text, size, weight = "") => {
     pen.font = `${weight} ${size}px system-ui, sans-serif`;
@@ -90,7 +95,7 @@ function picture() {
   pen.fillStyle = "#fff";
   pen.fillRect(0, 0, 1200, 630);
   pen.fillStyle = "#1a1a1a";
-  write(`${model.value} on one ${card.value}`, 40, "600");
+  write(title(), 40, "600");
   write(said.textContent, 28);
   pen.save();
   pen.translate(40, top + 20);
@@ -99,20 +104,23 @@ function picture() {
   pen.restore();
   pen.fillStyle = "#1a1a1a";
   top = 515;
-  write(`${told} ${playing.said()}`, 24);
+  write(`${told()} ${playing.said()}`, 24);
   pen.fillStyle = "#545b66";
   pen.font = "20px system-ui, sans-serif";
   pen.fillText(`${document.querySelector("h1").textContent} ${location.host}`, 40, 612);
   return new Promise((resolve) => canvas.toBlob(resolve));
 }
 
-// A phone hands the picture on, a desk keeps it.
+// A phone hands a link or a picture on; true if it did, or if who closed its menu wants no more of it.
+async function handOn(facts) {
+  if (!isPhone || facts.files && !navigator.canShare?.(facts)) return false;
+  return navigator.share({ title: title(), text: `${said.textContent} ${told()}`, ...facts }).then(() => true, ({ name }) => name === "AbortError");
+}
+
 async function save() {
   if (form.matches(".is-stale, .is-waiting")) return;  // there is no frame of what the menus name
   const name = `${names().join("-on-")}.png`.replaceAll(" ", "-"), file = new File([await picture()], name, { type: "image/png" });
-  if (matchMedia("(hover: none)").matches && navigator.canShare?.({ files: [file] })) {
-    return navigator.share({ files: [file], title: said.textContent }).catch(() => {});  // who closes it shares nothing
-  }
+  if (await handOn({ files: [file] })) return;
   const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(file), download: name });
   link.click();
   URL.revokeObjectURL(link.href);
@@ -153,8 +161,10 @@ buttons.forEach((button, number) => button.addEventListener("click", () => {
   choose();
 }));
 form.querySelector(".save").addEventListener("click", save);
+if (isPhone) form.querySelector(".copy").textContent = "Share this film";
 form.querySelector(".copy").addEventListener("click", async () => {
   choose();
+  if (await handOn({ url: location.href })) return;
   const isCopied = await navigator.clipboard?.writeText(location.href).then(() => true, () => false);
   form.querySelector(".copied").textContent = isCopied ? "Copied." : "The address bar has it now.";
 });

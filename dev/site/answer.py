@@ -294,7 +294,6 @@ def first_screen(out: Path, site: str) -> str:
             "ways": list(WAYS),
             "prices": [price(way) for way in WAYS],
             "cards": {each.name: limits_of(each) for each in cards()},
-            "films": {name: [film_name(name, way) for way in range(len(WAYS))] for name in found},
             "of": found,
         },
         separators=(",", ":"),
@@ -322,7 +321,7 @@ def first_screen(out: Path, site: str) -> str:
         f'<p class="quiet asked">{escape(opening["asked"])}</p>'
         f'<p role="status" class="said"><strong>{escape(opening["said"])}</strong></p>'
         f'<div class="ways" role="group" aria-label="What helps">{buttons}</div>'
-        f'<div class="stage film" data-opening="{film_name(model, 0)}" data-low="{low}" data-high="{high}">'
+        f'<div class="stage film" data-low="{low}" data-high="{high}">'
         "<noscript>The film of this step needs JavaScript.</noscript></div>"
         f'<p role="status" class="price">{price(next(iter(WAYS)))}</p>'
         '<p class="quiet"><button type="button" class="copy">Copy a link to this film</button> '

@@ -1,4 +1,4 @@
-"""Printable pages: each chapter's goals, mistakes and summary on one sheet, or what a lesson asks to keep, and notes.
+"""Printable pages: on a sheet a lesson what it asks to keep, and notes.
 
 Chapter 01 has a second sheet: the ledger of a block and a blank timeline to draw one's own run into. The site's
 ``handouts.html`` shows all of them, and prints the one whose address is open; ``make handouts`` makes files of them.
@@ -22,7 +22,6 @@ from dev.notebooks import family_of
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FIGURES = Path(__file__).resolve().parents[2] / "figures"
-SECTIONS = ("You will be able to", "Common mistakes", "Summary")
 AXES = (
     "Empty axes of two training steps: bytes upwards, the phases of each step from left to right."
 )
@@ -39,16 +38,6 @@ def cells_of(path: Path) -> dict[str, dict]:
         for cell in json.loads(member.read_text(encoding="utf-8"))["cells"]
     ]
     return {cell["id"]: cell for cell in found}
-
-
-def section(path: Path, title: str) -> str:
-    """What stands under a heading of level 2, fold-outs aside; empty where the chapter has no such heading."""
-    for cell in cells_of(path).values():
-        for part in re.split(r"^## ", "".join(cell["source"]), flags=re.MULTILINE)[1:]:
-            heading, _, text = part.partition("\n")
-            if cell["cell_type"] == "markdown" and heading.strip() == title:
-                return re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL).strip()
-    return ""
 
 
 def to_keep(path: Path) -> str:
@@ -112,23 +101,18 @@ def sheets_of(path: Path, files: Files) -> str:
     cells = cells_of(path)
     text = "\n".join("".join(cell["source"]) for cell in cells.values())
     title = re.match(r"# (.+)", text)[1]
-    parts = [f"<h2>{title}</h2>", first_picture(cells, text, files)]
-    for name in SECTIONS:
-        if text := section(path, name):
-            parts.append(f"<h3>{name}</h3>{re.sub('</?a[^>]*>', '', files.markdown(text))}")
-    if len(parts) == 2:  # a lesson has no such sections
-        keep = re.sub("</?a[^>]*>", "", files.markdown(to_keep(path)))
-        parts.append(f"<h3>To keep</h3>{keep}")
+    keep = re.sub("</?a[^>]*>", "", files.markdown(to_keep(path)))
+    inside = f"<h2>{title}</h2>{first_picture(cells, text, files)}<h3>To keep</h3>{keep}"
     number = path.stem[:2]
     if number != "01":
-        return f'<section class="handout" id="handout-{number}">{"".join(parts)}{NOTES}</section>'
+        return f'<section class="handout" id="handout-{number}">{inside}{NOTES}</section>'
     ledger = "".join(
         text for output in cells["ledger-block"]["outputs"] for text in output["data"]["text/plain"]
     )
     second = (
         f"<h3>The ledger: what one block keeps</h3><pre>{ledger}</pre>{blank_timeline()}{NOTES}"
     )
-    sheets = (f'<div class="sheet">{inside}</div>' for inside in ("".join(parts), second))
+    sheets = (f'<div class="sheet">{each}</div>' for each in (inside, second))
     return f'<section class="handout" id="handout-{number}">{"".join(sheets)}</section>'
 
 
@@ -139,8 +123,7 @@ def handouts_page(chapters: list[Path], files: Files) -> Page:
         f'<a href="#handout-{path.stem[:2]}">{path.stem[:2]}</a>' for path in chapters
     )
     page.html = (
-        f'<h1>{page.title}</h1><p class="screen">What to keep of a lesson, or a chapter\'s goals, '
-        "mistakes and summary, on a sheet to print. "
+        f'<h1>{page.title}</h1><p class="screen">What to keep of a lesson, on a sheet to print. '
         f'Choose a chapter, and the browser prints its sheet alone: {links}; <a href="#main">all of them</a>.</p>'
     ) + "".join(sheets_of(path, files) for path in chapters)
     return page

@@ -8,7 +8,6 @@ import ast
 import base64
 import hashlib
 import re
-import struct
 from dataclasses import dataclass, field
 from html import escape, unescape
 from io import BytesIO
@@ -120,14 +119,19 @@ class Files:
             else f"{hashlib.sha256(source).hexdigest()[:16]}.png"
         )
         data = source.read_bytes() if isinstance(source, Path) else source
-        target = self.out / "pictures" / name
+        target, letters = self.out / "pictures" / name, letters_of(data)
         if name.endswith(".png"):
             drawn = Image.open(BytesIO(data)).convert("RGB")
-            data = in_few_colours(drawn)
+            data, (width, height) = in_few_colours(drawn), drawn.size
             target.with_stem(f"{target.stem}-dark").write_bytes(in_few_colours(in_dark(drawn)))
+        elif found := re.search(rb'viewBox="0 0 ([\d.]+) ([\d.]+)"', data):
+            width, height = (round(float(each)) for each in found.groups())
+        else:
+            raise ValueError(
+                f"{name} is neither a PNG nor an SVG with a viewBox that begins at 0 0"
+            )
         target.write_bytes(data)
-        width, height = size_of(target)
-        size = f'width="{width}" height="{height}"'
+        size = f'width="{width}" height="{height}" style="--least: {width * 11 / letters:.0f}px"'
         image = f'<img src="pictures/{target.name}" alt="{escape(unescape(alt))}" {size} loading="lazy">'
         if name.endswith(".png"):
             dark = f'srcset="pictures/{target.stem}-dark.png" media="(prefers-color-scheme: dark)"'
@@ -172,20 +176,17 @@ class Files:
 def stem_of(path: Path) -> str:
     """The name of a notebook's page: its own, and for a companion its folder's behind it.
 
-    >>> stem_of(CHAPTERS / "further" / "01_memory_breakdown.ipynb")
+    >>> stem_of(Path("further/01_memory_breakdown.ipynb"))
     '01_memory_breakdown_further'
     """
     return f"{path.stem}_{kind_of(path)}".removesuffix("_")
 
 
-def size_of(path: Path) -> tuple[int, int]:
-    """Width and height of a PNG or SVG file in pixels."""
-    data = path.read_bytes()
-    if data.startswith(b"\x89PNG"):
-        return struct.unpack(">II", data[16:24])
-    if found := re.search(rb'viewBox="0 0 ([\d.]+) ([\d.]+)"', data):
-        return round(float(found[1])), round(float(found[2]))
-    raise ValueError(f"{path.name} is neither a PNG nor an SVG with a viewBox that begins at 0 0")
+def letters_of(picture: bytes) -> float:
+    """The height of a picture's smallest letters in its own pixels; a chart of matplotlib has the style's 10 points."""
+    if sizes := re.findall(rb'font-size="([\d.]+)"', picture):
+        return min(map(float, sizes))
+    return 15 if b"Software\0Matplotlib" in picture else 11
 
 
 PAPER, INK = (0x16, 0x16, 0x16), (0xE8, 0xE8, 0xE8)

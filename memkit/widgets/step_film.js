@@ -384,7 +384,7 @@ export function film(place, data, { hasLink = false, card = null, plays = false 
 
   // The card's line, and below it where a step may fit or not; a line far above the areas is at their upper edge.
   function drawCard(pen, width, height, ink) {
-    const line = y(card.high, height), words = `${card.high > most ? "↑ " : ""}${card.name}: ${bytes(card.high)} for tensors`;
+    const line = y(card.high, height), words = `${card.high > most ? "↑ " : ""}${card.name}: ${bytes(card.high)}`;
     pen.fillStyle = "#D55E00";
     pen.fillRect(AXIS, line - 1, width - AXIS, 2);
     pen.globalAlpha = .13;
@@ -392,7 +392,8 @@ export function film(place, data, { hasLink = false, card = null, plays = false 
     pen.globalAlpha = 1;
     pen.font = "600 12px system-ui, sans-serif";
     pen.fillStyle = ink;
-    pen.fillText(words, AXIS + 6, card.high > most ? line + 15 : line - 6);
+    const isRoom = pen.measureText(`${words} for tensors`).width < x(stop, width) - AXIS - 12;  // before it is full
+    pen.fillText(`${words}${isRoom ? " for tensors" : ""}`, AXIS + 6, card.high > most ? line + 15 : line - 6);
   }
 
   // Every block a rectangle as wide as its bytes, in rows as on a shelf; a long one goes on in the next row.

@@ -32,6 +32,7 @@ MOMENTS = """async ([script, data, moments]) => {
     const { Story } = await import(`data:text/javascript;base64,${script}`), story = new Story(data);
     return [story.peak, moments.map((at) => [
         story.heights.map((sizes) => sizes[at]), story.lines[story.line[story.blockAt[at]]], story.when(at),
+        story.live(at).map((block) => story.part[block]),
     ])];
 }"""
 
@@ -84,7 +85,8 @@ def test_twenty_moments_are_the_trace_s(browser, traced):
     page.close()
     levels = traced.events.levels(granularity=ALLOCATOR_BLOCK_BYTES)
     assert peak == levels.peak()
-    for at, (heights, line, when) in zip(moments, told, strict=True):
+    for at, (heights, line, when, parts) in zip(moments, told, strict=True):
+        assert parts == sorted(parts), "on the shelf a part's blocks lie together"
         assert heights == [*levels.at(at).values(), 0], (
             "the sixth part is what no part accounts for"
         )

@@ -1,36 +1,16 @@
 """The built site behind a server of its own, and one page of a Chromium that serves a file's tests."""
 
-import contextlib
-import functools
-import http.server
 import sys
-import threading
 from pathlib import Path
 
 import pytest
-from live_notebook import running_chromium
+from live_notebook import running_chromium, served
 
 SITE = Path(__file__).resolve().parents[2] / "build" / "site"
 AXE = Path(sys.prefix) / "npm" / "node_modules" / "axe-core" / "axe.min.js"
 RUN_AXE = """async (rules) => (await axe.run(document, { resultTypes: ["violations"],
     ...(rules.length ? { runOnly: rules } : {}) })).violations
     .map((rule) => [rule.id, rule.nodes.length, rule.nodes[0].html.slice(0, 200), rule.nodes[0].failureSummary])"""
-TYPES = {".mjs": "text/javascript", ".js": "text/javascript"}
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves files as a plain server does, without a line for each."""
-
-    extensions_map = http.server.SimpleHTTPRequestHandler.extensions_map | TYPES
-
-    def log_message(self, *_words):
-        pass
-
-    def copyfile(self, *given):
-        with contextlib.suppress(
-            BrokenPipeError, ConnectionResetError
-        ):  # who left a page wants no more of it
-            super().copyfile(*given)
 
 
 @pytest.fixture(scope="session")
@@ -42,34 +22,36 @@ def site() -> Path:
 
 @pytest.fixture(scope="session")
 def address(site):
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Quiet, directory=site)
-    )
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
+    with served(site) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
-def page(chromium_path, address):
-    """A page that may ask only this server; what it asked of others and what went wrong in it is noted."""
+def pages(chromium_path, address):
+    """A file's pages may ask only this server; what they asked of others and what went wrong in them is noted."""
     with running_chromium(chromium_path) as browser:
         context = browser.new_context(viewport={"width": 1280, "height": 900})
-        page = context.new_page()
-        page.set_default_timeout(120_000)
-        page.strangers, page.broken = [], []
+        context.set_default_timeout(120_000)
+        strangers, broken = [], []
 
         def ask(route):
             if route.request.url.startswith((address, "data:", "blob:")):
                 route.continue_()
             else:
-                page.strangers.append(route.request.url)
+                strangers.append(route.request.url)
                 route.abort()
 
         context.route("**/*", ask)
-        page.on("pageerror", lambda error: page.broken.append(f"{page.url}: {error}"))
-        yield page
-        assert not page.strangers and not page.broken
+        context.on("weberror", lambda error: broken.append(f"{error.page.url}: {error.error}"))
+        yield context
+        assert not strangers and not broken
+
+
+@pytest.fixture
+def page(pages):
+    page = pages.new_page()
+    yield page
+    page.close()
 
 
 @pytest.fixture

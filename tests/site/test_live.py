@@ -109,7 +109,9 @@ def places(site) -> dict[str, dict]:
 
 
 @pytest.fixture(scope="module")
-def opened(page, address):
+def opened(pages, address):
+    """One page for all questions to one Python."""
+    page = pages.new_page()
     page.goto(f"{address}index.html")
     return page
 
@@ -208,7 +210,6 @@ def test_on_a_phone_a_panel_s_picture_fits_and_can_be_read(name, page, address, 
         shown.and_(page.locator(f"#{reader.explorer.shown.chart.narrow().key}")).wait_for()
         found = place.evaluate(PICTURE)
         assert found["sideways"] <= 0 and not found["out"] and found["letters"] >= 11
-    page.set_viewport_size({"width": 1280, "height": 900})
 
 
 def test_on_a_phone_a_panel_that_only_jupyter_moves_has_a_picture_that_fits_too(page, address):
@@ -216,7 +217,6 @@ def test_on_a_phone_a_panel_that_only_jupyter_moves_has_a_picture_that_fits_too(
     page.goto(f"{address}09_one_card.html")
     found = page.locator(".panel:not([data-panel])").first.evaluate(PICTURE)
     assert found["sideways"] <= 0 and not found["out"] and found["letters"] >= 11
-    page.set_viewport_size({"width": 1280, "height": 900})
 
 
 PAIRS = (*range(int(os.environ.get("SITE_PAIRS", "2"))), 46)
