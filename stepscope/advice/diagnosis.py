@@ -271,7 +271,7 @@ class Diagnosis(Printable):
 def changes_in_words(changes: tuple[Effect, ...]) -> str:
     """A table of changes with what each saves, and a line with its reason."""
     if not changes:
-        return "Of what was tried, nothing saves a byte."
+        return "Of what was tried, nothing lowers what the allocator reserves."
     rows = [["what would help most", "saves", "reserved then", "known by"]]
     for c in changes:
         rows.append([c.name, format_bytes(c.saved_bytes), format_bytes(c.after_bytes), c.how])
