@@ -3,7 +3,7 @@
 import random
 from collections.abc import Mapping
 
-from memkit.models import GPT2, ModelConfig
+from memkit.models import GPT2, NORMS, ModelConfig
 from memkit.recipes import (
     IMPLEMENTATIONS,
     OPTIMIZERS,
@@ -27,7 +27,7 @@ def random_model(r: random.Random, seq_len: int) -> ModelConfig:
         choices = dict(GPT2)
     if family == "mixed":
         choices = {name: r.choice((value, False)) for name, value in GPT2.items() if value is True}
-        choices |= {"norm": r.choice(("layernorm", "rmsnorm")), "mlp": r.choice(("gelu", "swiglu"))}
+        choices |= {"norm": r.choice(NORMS), "mlp": r.choice(("gelu", "swiglu"))}
         choices |= {"position": r.choice(("learned", "rotary"))}
     if family != "GPT-2":
         choices["num_kv_heads"] = r.choice([n for n in range(1, heads + 1) if heads % n == 0])

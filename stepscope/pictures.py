@@ -22,6 +22,7 @@ from memkit.pictures.svg import (
     redrawn,
     text_width,
 )
+from memkit.pictures.timeline import REST as UNKNOWN
 from memkit.pictures.timeline import named_parts, sizes_of
 from memkit.timeline import PARTS, Instant
 from memkit.units import MIB, format_bytes
@@ -31,7 +32,6 @@ from stepscope.planner.search import PlansFound
 MAX_ROWS = 14
 ROW = 25
 REST = (OKABE_ITO[7], "...")
-UNKNOWN = "not attributed"
 
 
 @redrawn

@@ -41,6 +41,11 @@ from memkit.units import ALLOCATOR_BLOCK_BYTES, as_one_of, round_up
 
 HEADS, SCORES = "b a s d", "b a s s"
 PROJECTIONS = {"query": "ad", "key": "kd", "value": "kd"}
+NORM_KERNELS = {
+    "layernorm": ("layer_norm", ("mean", "1/deviation")),
+    "rmsnorm": ("rms_norm", ("1/rms",)),
+}
+"""The operation of a norm, and the statistics that it keeps of each row."""
 COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
 
 Unit = tuple[tuple[tuple[str, ...], bool], ...]
@@ -362,10 +367,9 @@ class Transformer:
 
     def normalised(self, x: Tensor, weights: list[Tensor], label: str) -> Tensor:
         """LayerNorm or RMSNorm as one kernel, which autocast gives RMSNorm's input in float32."""
-        kind, statistics = "layer_norm", ("mean", "1/deviation")
-        if self.model.norm == "rmsnorm":
-            kind, statistics = "rms_norm", ("1/rms",)
-            x = self.graph.cast(x, "float32", f"{label} input") if self.autocast else x
+        kind, statistics = NORM_KERNELS[self.model.norm]
+        if kind == "rms_norm" and self.autocast:
+            x = self.graph.cast(x, "float32", f"{label} input")
         rows = f"{x.axes.rpartition(' ')[0]} 1"
         extra = [Extra(f"{label} {each}", rows, self.statistics_dtype) for each in statistics]
         return self.graph.op(

@@ -162,5 +162,5 @@ def _linear(config: ModelConfig, name: str, axes: str, has_bias: bool) -> list[P
 
 
 def _norm(config: ModelConfig, name: str) -> list[Parameter]:
-    parts = ("weight", "bias") if config.norm == "layernorm" else ("weight",)
-    return [_parameter(config, f"{name}.{part}", "h", "norm") for part in parts]
+    parts = {"layernorm": ("weight", "bias"), "rmsnorm": ("weight",)}
+    return [_parameter(config, f"{name}.{part}", "h", "norm") for part in parts[config.norm]]

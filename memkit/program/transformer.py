@@ -123,7 +123,7 @@ class MLP(nn.Module):
 
 def make_norm(setup: TrainingSetup, width: int = 0, **where) -> nn.Module:
     rms_norm = nn.RMSNorm if setup.uses_fused_norm else PythonRMSNorm
-    kind = nn.LayerNorm if setup.model.norm == "layernorm" else rms_norm
+    kind = {"layernorm": nn.LayerNorm, "rmsnorm": rms_norm}[setup.model.norm]
     return kind(width or setup.model.hidden_size, eps=1e-5, **where)
 
 

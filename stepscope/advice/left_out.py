@@ -1,9 +1,7 @@
-"""Whether a step fits on a card: the one rule, and what stands on a card beside the tensors.
+"""What stands on a card beside the tensors of a trace, each as a range with its reason: low, expected, high.
 
-Beside the tensors stand CUDA's context, the libraries' workspaces and the allocator's holes. Each is a range with
-its reason: low, expected, high. A step *fits* where all of it finds room at the highest (fragments of a ninth of the
-tensors, the most that was recorded), *does not fit* where not even the lowest does (none), and is *tight* between. A
-planner plans with the expected (a hundredth of the card): ``planned_room``.
+These are CUDA's context, the libraries' workspaces and what the allocator caches. Whether a step then *fits*, is
+*tight* or *does not fit* is ``memkit.fit``'s rule.
 """
 
 from dataclasses import dataclass

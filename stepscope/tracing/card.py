@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from memkit.cards import CARDS
+from memkit.fit import ASSUMED_CAPABILITY as CAPABILITY
 from memkit.fit import CONTEXT_BYTES, workspace_bytes
 from memkit.timeline import Event
 from memkit.units import format_bytes
@@ -27,7 +28,6 @@ from stepscope.tracing.refusals import LIBRARY_HOME, OWN_HOME, calling_frame, no
 
 IMPORTS = "<frozen importlib._bootstrap>"
 CARD = torch.device("cuda", 0)
-CAPABILITY = (8, 0)
 
 
 class Stream:

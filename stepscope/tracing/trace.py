@@ -19,7 +19,7 @@ from memkit.setup import DEVICES
 from memkit.timeline import MAX_STEPS, MemoryTimeline
 from memkit.tracing import trace as kit
 from memkit.tracing.cuda import kernels_on_meta
-from memkit.tracing.trace import Lines
+from memkit.tracing.trace import VALUE_TAGS, Lines
 from memkit.units import as_one_of, as_whole_number
 from stepscope.program.threads import watching_threads
 from stepscope.tracing.card import counted
@@ -57,7 +57,6 @@ from stepscope.tracing.values import (
 aten = torch.ops.aten
 NO_KERNEL = NotImplementedError, fake.UnsupportedOperatorException
 VALUE_ERRORS = (*NO_KERNEL, fake.DataDependentOutputException, fake.DynamicOutputShapeException)
-VALUE_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 NESTED = {aten._nested_tensor_from_tensor_list.default, aten._nested_view_from_jagged.default}
 OWN_FILES = {str(path) for path in Path(__file__).parent.glob("*.py")}
 OWN_FILES |= {str(path) for path in Path(__file__).parents[1].glob("tool/*.py")}

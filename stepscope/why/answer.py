@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from memkit.units import GIB, Printable, aligned_table, format_bytes, on_page
+from memkit.fit import CONTEXT_BYTES
+from memkit.units import Printable, aligned_table, format_bytes, on_page
 from stepscope.why.emergency import EMERGENCY
 from stepscope.why.message import Message, messages_in, size_in
 from stepscope.why.signs import Sign, signs_in
@@ -39,8 +40,8 @@ NO_STEPS = re.compile(r"(?i)load|map|download|token|filter|split|fetch|eval|vali
 
 NUM_OWN_LINES = 3
 
-CONTEXT_BYTES = GIB + GIB // 2
-"""CUDA's context with its libraries takes less than this; so it is no sign of a neighbour."""
+OWN_BYTES = 3 * CONTEXT_BYTES
+"""A process's own context and libraries take less than this outside PyTorch; so it is no sign of a neighbour."""
 
 TOGETHER = 64
 """Processes whose numbers differ by less are mostly of one start."""
@@ -294,7 +295,7 @@ def neighbour(message: Message) -> Decided:
     beside, is_known = message.beside, message.in_use is not None
     if beside is None or message.tried > message.free + beside:
         return None
-    if beside < max(message.total // 10, 0 if is_known else max(message.total // 4, CONTEXT_BYTES)):
+    if beside < max(message.total // 10, 0 if is_known else max(message.total // 4, OWN_BYTES)):
         return None
     words = f"{format_bytes(beside)} of the card are held outside this process's PyTorch, by whom is not said"
     if is_known:

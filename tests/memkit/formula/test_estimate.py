@@ -14,7 +14,7 @@ from random_setups import random_setup
 from memkit.formula import estimate, estimate_memory
 from memkit.formula.activations import activation_bytes, autocast_cast_bytes
 from memkit.formula.run import run_of
-from memkit.models import TINY_GPT2, TINY_LLAMA
+from memkit.models import NORMS, TINY_GPT2, TINY_LLAMA
 from memkit.program.transformer import training_build
 from memkit.recipes import BF16_MASTER, BF16_TWO_GRADIENTS, FP32, KAHAN_BF16, MEGATRON, PURE_BF16
 from memkit.setup import TrainingSetup
@@ -85,6 +85,12 @@ def test_every_instant_of_a_random_setup_is_the_traces(numbers, device):
         check(on_cpu(chosen) if device == "cpu" else chosen)
         num_setups += 1
     assert num_setups >= len(numbers) / 3
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize("norm", NORMS)
+def test_every_norm_is_estimated_as_it_is_traced(norm, device):
+    check(setup(model=replace(LLAMA, norm=norm), device=device))
 
 
 def test_a_name_that_lives_until_its_function_returns():

@@ -9,6 +9,7 @@ from memkit.formula.parameters import count_parameters, parameter_ledger
 from memkit.models import (
     GPT2_SMALL,
     LLAMA_2_7B,
+    NORMS,
     PUBLISHED_MODELS,
     TINY_GPT2,
     TINY_LLAMA,
@@ -23,6 +24,7 @@ VARIANTS = [
     replace(TINY_GPT2, ties_embeddings=False, fuses_qkv=False),
     replace(TINY_GPT2, has_qkv_bias=False, has_output_bias=False, has_mlp_bias=False),
     replace(TINY_GPT2, position="rotary", norm="rmsnorm"),
+    *(replace(TINY_GPT2, norm=norm) for norm in NORMS),
     replace(TINY_GPT2, mlp="swiglu", num_kv_heads=2),
     replace(TINY_LLAMA, ties_embeddings=True, has_qkv_bias=True),
     replace(TINY_LLAMA, has_output_bias=True, has_mlp_bias=True, norm="layernorm"),
