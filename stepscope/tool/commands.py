@@ -236,6 +236,7 @@ def report_as_data(result) -> dict:
         "moment": result.page.moment,
         "lines": [asdict(line) for line in result.page.lines],
         "changes": changes_as_data(result.changes),
+        "not_tried": list(result.untried),
         "growing": [asdict(line) for line in result.page.growing],
         "own_line": provenance.get(OWN_LINE, ""),
         "about_number": provenance.get(ABOUT_NUMBER, "").splitlines(),

@@ -22,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from memkit.cards import CARDS, CardMemory
 from memkit.fit import Fit
 from memkit.timeline import MemoryTimeline
-from memkit.units import aligned_table, format_bytes
+from memkit.units import aligned_table, format_bytes, on_page
 from stepscope.advice.changes import (
     ARGMAX_LOGITS,
     DEL_OUTPUTS,
@@ -81,7 +81,7 @@ LARGE_SHARE = 0.1
 """Of the peak: gradients that take less are not worth what freeing them at once forbids."""
 
 NO_CARD_FITS = "no card of the table has room for it"
-NUM_TRIED, NUM_CHANGES = 6, 3
+NUM_TRIED, NUM_CHANGES = 8, 3
 """So many of the cures that the trace points to are traced again, and so many that helped are shown."""
 
 
@@ -99,6 +99,7 @@ class Report:
     batches: str = ""
     page: Diagnosis | None = None  # not before the first line is said
     changes: tuple[Effect, ...] = ()
+    untried: tuple[str, ...] = ()  # what may help too, after so many traces
 
     @property
     def allocated_bytes(self) -> int:
@@ -196,7 +197,8 @@ class Report:
     @property
     def advice(self) -> str:
         """What to change, before all tables."""
-        return f"{changes_in_words(self.changes)}\n\n{self.details}"
+        untried = f"Not tried: {'; '.join(self.untried)}." if self.untried else ""
+        return on_page(changes_in_words(self.changes), untried, self.details)
 
     def __str__(self) -> str:
         return "\n\n".join(filter(None, (self.headline, self.about, self.advice)))
@@ -271,8 +273,14 @@ def report_on(
         can_halve=bool(can_halve),
         can_step_early=isinstance(build, Script) and not build.ranks,
     )
-    known = *page.changes, *verified(script, cures, page, trace_of, say)
-    return replace(report, changes=tuple(best_of_each_kind(helpful(known), NUM_CHANGES)))
+    # nobody can halve from outside what build() makes
+    can_be_made = [
+        c for c in cures if c.program and (isinstance(build, Script) or c is not HALF_BATCH)
+    ]
+    known = *page.changes, *verified(script, can_be_made[:NUM_TRIED], page, trace_of, say)
+    best = tuple(best_of_each_kind(helpful(known), NUM_CHANGES))
+    untried = tuple(cure.name for cure in can_be_made[NUM_TRIED:])
+    return replace(report, changes=best, untried=untried)
 
 
 class FirstTrace:
@@ -329,8 +337,8 @@ class FirstTrace:
         can_halve: bool,
         can_step_early: bool,
     ) -> list[Change]:
-        """Those to try, in their order: what everybody tries first, what this program shows or can take, and what its
-        peak points to, ``of_page``.
+        """Those to try, in their order: what everybody tries first, what this program shows, what its peak points
+        to, ``of_page``, and what it can take.
         """
         loaded = f"{LOADED_TO_HOST.name} in {', '.join(self.loads)}"
         is_in_backward = trace.peak.name.startswith("backward")
@@ -349,8 +357,8 @@ class FirstTrace:
             *([self.kept.cure_of_backward] if is_in_backward and is_kept else []),
             *[STEPS_IN_BACKWARD] * (can_step_early and are_large),
             *[ARGMAX_LOGITS] * (KEPT_FOR_METRICS in trace.provenance),
-            *self.possible,
             *(change for cure in of_page for change in of_peak.get(cure, [cure])),
+            *self.possible,
         ]
 
 
@@ -389,11 +397,9 @@ def grown(
 def verified(
     build: Callable, cures: Sequence[Change], page: Diagnosis, trace_of: Callable, say: Callable
 ) -> Iterator[Effect]:
-    """The cures that can be made, each known by a trace of the program with that change, ``trace_of(name)``."""
-    is_script = isinstance(build, Script)  # nobody can halve from outside what build() makes
-    option = half_batch_option(build)[0] if is_script else ""
-    possible = [cure for cure in cures if cure.program and (is_script or cure is not HALF_BATCH)]
-    for cure in possible[:NUM_TRIED]:
+    """The cures, each known by a trace of the program with that change, ``trace_of(name)``."""
+    option = half_batch_option(build)[0] if isinstance(build, Script) else ""
+    for cure in cures:
         trace = tried(say, f"tracing again: {cure.name}", partial(trace_of, cure.program))
         if trace is None:
             continue

@@ -18,6 +18,7 @@ from memkit import measure_memory
 from memkit.units import MIB
 from stepscope.advice.changes import ADAPTERS_AS_BASE, NO_DROPOUT_OF_ADAPTERS
 from stepscope.allocator.replay import replay_trace
+from stepscope.tool import program_report
 from stepscope.tool.changed import changed_build, changes_for
 from stepscope.tool.pieces import in_pieces
 from stepscope.tool.program_report import report_on
@@ -235,6 +236,17 @@ def test_a_program_is_offered_what_it_can_take():
     assert changes_for(nn.ModuleDict(), "default", nn.Dropout(0)) == []
     assert changes_for(nn.Sequential(), "0", nn.Dropout(0.1)) == []
     assert changes_for(nn.Module(), "lora_A", nn.ModuleDict()) == [ADAPTERS_AS_BASE]
+
+
+def test_what_was_not_tried_is_named(script, monkeypatch):
+    """Recomputation helps adapters most, and what is past the last trace stands in the report."""
+    adapters = {"VOCAB": 64, "DROPOUT": 0.1, "CASTS": True}
+    report = report_on(script(ADAPTERS, **adapters), "train.py")
+    assert report.untried == () and "Not tried" not in str(report)
+    assert any("recomputation" in effect.name for effect in report.changes)
+    monkeypatch.setattr(program_report, "NUM_TRIED", 1)
+    report = report_on(script(ADAPTERS, **adapters), "train.py")
+    assert "LoraConfig(lora_dropout=0)" in report.untried and "Not tried: " in str(report)
 
 
 def test_a_report_of_adapters_names_the_lines(script):
