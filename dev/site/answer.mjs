@@ -60,7 +60,8 @@ async function show() {
     if (wanted() === now && shown !== now) wait.replaceChildren("The film could not be fetched. ", again);
     return;
   }
-  if (wanted() !== now || shown === now) return;  // who chose again is answered then; a film that plays is not begun anew
+  // who chose again is answered then, with the words of that choice; a film that plays is not begun anew
+  if (wanted() !== now || shown === now || shown && !looked) return;
   if (looked) fill(looked);
   playing?.stop();
   const place = document.createElement("div"), { low, high } = stage.dataset;

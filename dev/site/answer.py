@@ -315,8 +315,10 @@ def first_screen(out: Path, site: str) -> str:
         way_button(number, way, row)
         for number, (way, row) in enumerate(zip(WAYS, opening["rows"], strict=True))
     )
+    # who chooses before the script has come is shown no other card's answer
     return (
-        '<form class="answer" data-answers="answers.json"><p role="status" class="unknown"></p>'
+        '<form class="answer" data-answers="answers.json" onchange="this.classList.add(`is-stale`)">'
+        '<p role="status" class="unknown"></p>'
         f"{menu('Model', 'model', found, model)}{menu('Card', 'card', found[model], card)}"
         f'<p class="quiet asked">{escape(opening["asked"])}</p>'
         f'<p role="status" class="said"><strong>{escape(opening["said"])}</strong></p>'

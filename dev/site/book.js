@@ -156,4 +156,7 @@ if (films.length) {
     film(stage, data);
   }));
 }
-if (document.querySelector("form.answer")) import("./answer.mjs");
+if (document.querySelector("form.answer")) {
+  import("./answer.mjs").catch(() => document.querySelector("form.answer").insertAdjacentHTML("afterbegin",
+    '<p class="quiet wait" role="status">The films could not be fetched. Reload the page.</p>'));
+}

@@ -222,6 +222,29 @@ def test_files_that_come_late_and_out_of_turn_are_shown_under_no_other_name_and_
     still.context.unroute("**/*films/*")
 
 
+def test_who_chooses_before_the_script_has_come_is_shown_no_other_card_s_answer(still, address):
+    held = []
+    still.context.route("**/answer.mjs", lambda route: held.append(route))
+    still.goto(f"{address}index.html")
+    form = still.locator("form.answer")
+    form.get_by_label("Card").select_option("RTX 3080")
+    assert not form.locator(".said").is_visible() and not form.locator(".ways").is_visible()
+    while not held:
+        still.wait_for_timeout(20)
+    held.pop().continue_()
+    still.context.unroute("**/answer.mjs")
+    still.wait_for_function(SETTLED)
+    assert "on one RTX 3080" in form.locator(".asked").text_content()
+    assert not is_true(form.evaluate(SEEN))
+
+
+def test_a_script_that_cannot_be_fetched_is_said(still, address):
+    still.context.route("**/answer.mjs", lambda route: route.abort())
+    still.goto(f"{address}index.html")
+    still.get_by_text("The films could not be fetched. Reload the page.").wait_for()
+    still.context.unroute("**/answer.mjs")
+
+
 @pytest.mark.parametrize("broken", ["answers.json", "films/"])
 def test_what_cannot_be_fetched_is_not_shown_and_can_be_asked_for_again(broken, still, breaks):
     form = still.locator("form.answer")
