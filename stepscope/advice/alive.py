@@ -1,11 +1,11 @@
 """Which blocks of a run are alive at a moment, and whose they are."""
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from memkit.timeline import Event
 
 
-def live_at(events: Iterable[Event], index: int) -> list[Event]:
+def live_at(events: Sequence[Event], index: int) -> list[Event]:
     """The allocations of the blocks that are not yet freed after event ``index``."""
     live: dict[int, Event] = {}
     for event in events[: index + 1]:
@@ -16,7 +16,7 @@ def live_at(events: Iterable[Event], index: int) -> list[Event]:
     return list(live.values())
 
 
-def unfreed(events: Iterable[Event]) -> set[int]:
+def unfreed(events: Sequence[Event]) -> set[int]:
     """Numbers of the blocks that are never freed."""
     born = {event.block for event in events if event.num_bytes > 0}
     return born - {event.block for event in events if event.num_bytes < 0}
