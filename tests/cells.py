@@ -5,6 +5,7 @@ import json
 from functools import cache
 from pathlib import Path
 
+from book import card_cells
 from dev.notebooks import family_of
 
 ROOT = Path(__file__).parents[1]
@@ -44,10 +45,7 @@ def home_of(chapter: str, cell_id: str) -> Path:
 @cache
 def after_setup(path: Path) -> dict:
     """The names a chapter has after its cells tagged ``setup``."""
-    names = {"__name__": "__main__", "display": lambda *shown: None}
-    for cell in cells_of(path):
-        if cell["cell_type"] == "code" and "setup" in cell["metadata"].get("tags", []):
-            exec(compile("".join(cell["source"]), f"{path.name}::{cell['id']}", "exec"), names)
+    names, _ = card_cells.after_setup(path)
     return names
 
 
