@@ -22,6 +22,8 @@ from memkit.units import format_bytes
 from stepscope.tracing.refusals import calling_frame, own_line
 
 OPERATIONS_BETWEEN_LOOKS, SECONDS_BETWEEN_WORDS = 1000, 2.0
+LONG_EVALUATION = 20_000
+"""Operations of one evaluation after which its reader is told why it takes so long."""
 LISTENER: ContextVar[Callable[[str], object] | None] = ContextVar("listener", default=None)
 """Who is told of every trace that is given no ``say``, a planner's too: the line under a notebook's cell."""
 
@@ -32,6 +34,8 @@ class Progress:
     def __init__(self, say: Callable[[str], object] | None = None, steps: int = 1):
         self.say, self.steps = say or LISTENER.get(), steps
         self.num_operations = 0
+        self.phase, self.started_at = "", 0  # and how many operations had run when it began
+        self.has_said_why = False
         self.said_at = time.monotonic()
 
     def one_more(self, log) -> None:
@@ -39,11 +43,21 @@ class Progress:
         self.num_operations += 1
         if self.say is None or self.num_operations % OPERATIONS_BETWEEN_LOOKS:
             return
+        if self.phase != log.phase:
+            self.phase, self.started_at = log.phase, self.num_operations
         if time.monotonic() - self.said_at >= SECONDS_BETWEEN_WORDS:
             step = f"step {log.step} of {self.steps}, {log.phase}"
             where = "build" if log.phase == "init" else step
             self.say(f"{where}: {self.num_operations:,} operations so far, now {own_line()}")
             self.said_at = time.monotonic()
+        is_long = self.num_operations - self.started_at >= LONG_EVALUATION
+        if log.phase in ("zero_grad", "evaluation") and is_long and not self.has_said_why:
+            self.has_said_why = True
+            self.say(
+                f"calls of an evaluation that are alike are followed once; those of {own_line()} differ, as where "
+                "words are made one by one, and each is followed: make it shorter for this trace (a cache that it "
+                "keeps is then shorter too)"
+            )
 
 
 LEAST_SHARE = 0.01

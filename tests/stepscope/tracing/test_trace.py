@@ -283,6 +283,37 @@ def test_a_long_trace_says_how_far_it_has_come(monkeypatch, device, capsys):
     assert "step 2 of 2, " in capsys.readouterr().err
 
 
+def test_an_evaluation_whose_calls_differ_says_why_it_takes_long(monkeypatch):
+    """A loop that makes words one by one calls its model with another length each time; one of equal calls is short."""
+    module = importlib.import_module("stepscope.tracing.log")
+    monkeypatch.setattr(module, "OPERATIONS_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(module, "LONG_EVALUATION", 100)
+
+    def why(lengths) -> list[str]:
+        said = []
+
+        def build():
+            model = nn.Sequential(*[nn.Linear(8, 8, device="cuda") for _ in range(9)])
+            optimizer = torch.optim.SGD(model.parameters())
+
+            def step():
+                model(torch.ones(4, 8, device="cuda")).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                with torch.no_grad():
+                    for length in lengths:
+                        model(torch.ones(length, 8, device="cuda"))
+
+            return step
+
+        trace_script(build, say=said.append)
+        return [words for words in said if "followed once" in words]
+
+    assert why([4] * 6) == []
+    [words] = why(range(1, 9))
+    assert "test_trace.py:" in words
+
+
 def test_host_data_made_without_device_is_counted_and_told_and_with_cpu_is_not():
     def build(**to):
         data = torch.ones(1000, 100, **to)
