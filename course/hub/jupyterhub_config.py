@@ -8,6 +8,7 @@ README.md beside this file says what that means, and what to use instead where i
 
 import asyncio
 import atexit
+import compileall
 import functools
 import os
 import secrets
@@ -145,8 +146,8 @@ class LimitedSpawner(SimpleLocalProcessSpawner):
             if HAS_WALL:
                 sockets = Path(SOCKETS, str(self.user.id))
                 sockets.mkdir(mode=0o700, exist_ok=True)
-                shown = (Path(self.home_dir), sockets, HERE / "student")
-                self.cmd = walled(SERVER, HIDDEN, shown)
+                own = (Path(self.home_dir), sockets, *filter(Path.is_dir, [MPS]))
+                self.cmd = walled(SERVER, HIDDEN, [HERE / "student"], own)
             return await super().start()
 
     async def _signal(self, sig):
@@ -158,6 +159,9 @@ class LimitedSpawner(SimpleLocalProcessSpawner):
             return False
         return True
 
+
+MPS = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
+"""Where NVIDIA's MPS is spoken to, if it runs."""
 
 SERVER = [sys.executable, "-m", "jupyterhub.singleuser", "--allow-root"]
 HIDDEN = (
@@ -227,6 +231,8 @@ for place in (FOLDER / "logs", HOMES):
     place.mkdir(parents=True, exist_ok=True)
 FOLDER.chmod(0o700)
 write_class_copies()
+for package in ("memkit", "stepscope", "chapters/book"):
+    compileall.compile_dir(ROOT / package, quiet=2)  # behind the wall nobody can
 HAS_WALL = can_wall()
 
 c = get_config()  # noqa: F821 - JupyterHub runs this file with it
