@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pytest
 import yaml
 from jsonschema import ValidationError, validate
+from jupyterhub.spawner import SimpleLocalProcessSpawner
 from lab_server import ROOT
 from traitlets.config import Config
 
@@ -138,19 +139,29 @@ def test_where_the_solutions_stand_is_out_of_a_student_s_reach_on_both_hubs():
 def tljh_config(**environment) -> tuple[dict, Config]:
     """The names of ``littlest.py`` as JupyterHub runs it there, and the settings that it makes."""
     settings, file = Config(), HUB / "littlest.py"
+    settings.JupyterHub.spawner_class = SimpleLocalProcessSpawner  # in the place of TLJH's
     with patch.dict(os.environ, environment):
-        names = {"__file__": str(file), "get_config": lambda: settings}
+        names = {"__file__": str(file), "__name__": "littlest", "get_config": lambda: settings}
         exec(compile(file.read_text(), file, "exec"), names)
     return names, settings
 
 
-def test_a_server_of_the_littlest_hub_has_one_card_and_a_student_s_no_solutions():
-    _, settings = tljh_config(MEMKIT_HUB_CARDS="0,MIG-1", MEMKIT_GPU_GIB="7.3")
+def tljh_spawners(settings: Config) -> dict:
+    """One for each of three people, the last of whom is an admin."""
     spawners = {}
     for name in ("ada", "bob", "teacher"):
-        user = SimpleNamespace(name=name, admin=name == "teacher")
-        spawners[name] = SimpleNamespace(user=user, environment=settings.Spawner.environment)
-        settings.Spawner.pre_spawn_hook(spawners[name])
+        spawner = settings.JupyterHub.spawner_class(config=settings)
+        spawner.user = SimpleNamespace(name=name, admin=name == "teacher")
+        spawners[name] = spawner
+    return spawners
+
+
+def test_a_server_of_the_littlest_hub_has_one_card_and_a_student_s_no_solutions():
+    with_cards = {"MEMKIT_HUB_CARDS": "0,MIG-1", "MEMKIT_GPU_GIB": "7.3"}
+    _, settings = tljh_config(**with_cards)
+    spawners = tljh_spawners(settings)
+    for spawner in spawners.values():
+        settings.Spawner.pre_spawn_hook(spawner)
     drawn = [each.environment["CUDA_VISIBLE_DEVICES"] for each in spawners.values()]
     assert drawn == ["0", "MIG-1", "0"]
     assert "CUDA_VISIBLE_DEVICES" not in settings.Spawner.environment
@@ -158,10 +169,17 @@ def test_a_server_of_the_littlest_hub_has_one_card_and_a_student_s_no_solutions(
     hidden = spawners["ada"].unit_extra_properties["InaccessiblePaths"].split()
     assert f"-{ROOT / 'course'}" in hidden and len(hidden) == 4
     assert "InaccessiblePaths" not in spawners["teacher"].unit_extra_properties
-    settings.Spawner.post_stop_hook(spawners["ada"])
-    settings.Spawner.post_stop_hook(spawners["teacher"])
+    states = {name: spawner.get_state() for name, spawner in spawners.items()}
+    for name in ("ada", "teacher"):
+        spawners[name].clear_state()
     settings.Spawner.pre_spawn_hook(spawners["teacher"])
     assert spawners["teacher"].environment["CUDA_VISIBLE_DEVICES"] == "0"
+    # the hub starts anew, and ada's server has gone on
+    _, settings = tljh_config(**with_cards)
+    again = tljh_spawners(settings)
+    again["ada"].load_state(states["ada"])
+    settings.Spawner.pre_spawn_hook(again["bob"])
+    assert again["bob"].environment["CUDA_VISIBLE_DEVICES"] == "MIG-1"
 
 
 def test_both_hubs_tell_a_server_the_same():
