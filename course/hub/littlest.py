@@ -11,6 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))  # the hub's Python is another than the students'
 
+from tljh.user_creating_spawner import UserCreatingSpawner
+
 from course.hub.limits import Cards, KeepsCard
 
 HIDDEN = [f"-{ROOT / name}" for name in ("course", "tests", "build", ".git")]
@@ -29,7 +31,9 @@ def prepare(spawner) -> None:
 c = get_config()  # noqa: F821 - JupyterHub runs this file with it
 
 
-class CardSpawner(KeepsCard, c.JupyterHub.spawner_class):  # TLJH's own; its servers outlive the hub
+class CardSpawner(KeepsCard, UserCreatingSpawner):
+    """TLJH's own, whose servers outlive the hub."""
+
     cards = Cards.of_environment()
 
 

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -139,8 +140,9 @@ def test_where_the_solutions_stand_is_out_of_a_student_s_reach_on_both_hubs():
 def tljh_config(**environment) -> tuple[dict, Config]:
     """The names of ``littlest.py`` as JupyterHub runs it there, and the settings that it makes."""
     settings, file = Config(), HUB / "littlest.py"
-    settings.JupyterHub.spawner_class = SimpleLocalProcessSpawner  # in the place of TLJH's
-    with patch.dict(os.environ, environment):
+    theirs = SimpleNamespace(UserCreatingSpawner=SimpleLocalProcessSpawner)  # in its place
+    modules = {"tljh": theirs, "tljh.user_creating_spawner": theirs}
+    with patch.dict(os.environ, environment), patch.dict(sys.modules, modules):
         names = {"__file__": str(file), "__name__": "littlest", "get_config": lambda: settings}
         exec(compile(file.read_text(), file, "exec"), names)
     return names, settings
