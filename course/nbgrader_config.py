@@ -12,7 +12,6 @@ from nbgrader.preprocessors import (
     CheckCellMetadata,
     ClearHiddenTests,
     ClearOutput,
-    DeduplicateIds,
     IgnorePattern,
     OverwriteCells,
     OverwriteKernelspec,
@@ -21,10 +20,12 @@ from nbgrader.preprocessors import (
 
 from course.labs.autograding import (
     CutOutputs,
+    LinksStayLinks,
     MarkOutside,
     PutBackCells,
     RunForStudent,
     WithoutScripts,
+    set_aside,
 )
 from course.labs.sandbox import require_sandbox
 
@@ -39,9 +40,8 @@ c.CourseDirectory.course_id = "memkit"
 c.ClearSolutions.code_stub = {"python": "# your lines here"}
 c.ClearSolutions.text_stub = "*Your answer here.*"
 c.Autograde.sanitize_preprocessors = [
-    ClearOutput,
-    DeduplicateIds,
     PutBackCells,
+    ClearOutput,
     OverwriteKernelspec,
     OverwriteCells,
     CheckCellMetadata,
@@ -58,6 +58,8 @@ c.Autograde.autograde_preprocessors = [
     CheckCellMetadata,
     WithoutScripts,
 ]
+c.Autograde.pre_convert_hook = set_aside
+c.ExchangeFactory.collect = LinksStayLinks
 c.WithoutScripts.enabled = True
 c.RunForStudent.timeout = 60
 c.RunForStudent.iopub_timeout = c.RunForStudent.startup_timeout = 300  # on a busy machine

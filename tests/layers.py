@@ -45,6 +45,7 @@ SWEEP = {
     "tests/test_wheel.py::test_every_example": "the wheel's examples",
     "tests/test_front_door.py::test_the_comparison": "whether a check can fail",
     "tests/course/test_marks.py": "a class graded by nbgrader",
+    "tests/course/test_handing_in.py": "a class graded by nbgrader",
     "tests/course/test_labs.py": "a class graded by nbgrader",
     "tests/course/test_roster.py": "a class graded by nbgrader",
     "tests/stepscope/tool/test_until.py": "scripts followed to a save, an end, a second run",

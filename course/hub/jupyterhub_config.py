@@ -8,6 +8,7 @@ README.md beside this file says what that means, and what to use instead where i
 
 import asyncio
 import atexit
+import compileall
 import functools
 import os
 import secrets
@@ -26,7 +27,14 @@ from jupyterhub.traitlets import ByteSpecification
 from nbconvert.preprocessors import ClearOutputPreprocessor
 from traitlets import TraitError
 
-from course.hub.limits import Cards, Guesses, limit_process, refuse_full_home, refusing_full_disk
+from course.hub.limits import (
+    Cards,
+    Guesses,
+    KeepsCard,
+    limit_process,
+    refuse_full_home,
+    refusing_full_disk,
+)
 from course.hub.restart import answers, end_orphaned_proxy, kept_port
 from course.hub.wall import NONE, can_wall, ignore_requests_to_end, walled
 
@@ -49,9 +57,6 @@ PROCESSES = os.environ.get("MEMKIT_HUB_PROCESSES", "4096")
 
 STUDENTS = os.environ.get("MEMKIT_HUB_STUDENTS", "200")
 """Servers that run at once."""
-
-CARDS = Cards(tuple(filter(None, os.environ.get("MEMKIT_HUB_CARDS", "").split(","))))
-"""The cards that servers are spread over; without a name every server sees what the hub sees."""
 
 SOCKETS = tempfile.mkdtemp(prefix="hub-", dir="/tmp")
 """Kernels' sockets: a short path, for the name of a Unix socket ends after about 100 letters."""
@@ -99,7 +104,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-class LimitedSpawner(SimpleLocalProcessSpawner):
+class LimitedSpawner(KeepsCard, SimpleLocalProcessSpawner):
     """A local server with a log of its own; it and each kernel take at most ``mem_limit`` of private memory.
 
     No file that they write is larger than ``MEMKIT_HUB_DISK``.
@@ -107,6 +112,8 @@ class LimitedSpawner(SimpleLocalProcessSpawner):
     A kernel that asks for more gets Python's MemoryError and lives on. If the machine itself runs out, Linux ends
     a student's process before the hub.
     """
+
+    cards = Cards.of_environment()
 
     def make_preexec_fn(self, name):
         go_home, limit = super().make_preexec_fn(name), self.mem_limit
@@ -122,22 +129,10 @@ class LimitedSpawner(SimpleLocalProcessSpawner):
         return preexec
 
     def user_env(self, env):
-        card = CARDS.card_of(self.user.name)
+        card = self.cards.card_of(self.user.name)
         drawn = {"CUDA_VISIBLE_DEVICES": card} if card else {}
         runtime = {"JUPYTER_RUNTIME_DIR": f"{SOCKETS}/{self.user.id}"}
         return super().user_env(env) | runtime | drawn
-
-    def get_state(self):
-        return super().get_state() | {"card": CARDS.drawn.get(self.user.name)}
-
-    def load_state(self, state):
-        super().load_state(state)
-        if state.get("card") in CARDS.names:  # a server that outlived the hub
-            CARDS.drawn[self.user.name] = state["card"]
-
-    def clear_state(self):
-        super().clear_state()
-        CARDS.free(self.user.name)
 
     async def start(self):
         with (FOLDER / "logs" / f"{self.user.name}.log").open("a") as log:
@@ -145,8 +140,8 @@ class LimitedSpawner(SimpleLocalProcessSpawner):
             if HAS_WALL:
                 sockets = Path(SOCKETS, str(self.user.id))
                 sockets.mkdir(mode=0o700, exist_ok=True)
-                shown = (Path(self.home_dir), sockets, HERE / "student")
-                self.cmd = walled(SERVER, HIDDEN, shown)
+                own = (Path(self.home_dir), sockets, *filter(Path.is_dir, [MPS]))
+                self.cmd = walled(SERVER, HIDDEN, [HERE / "student"], own)
             return await super().start()
 
     async def _signal(self, sig):
@@ -158,6 +153,9 @@ class LimitedSpawner(SimpleLocalProcessSpawner):
             return False
         return True
 
+
+MPS = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
+"""Where NVIDIA's MPS is spoken to, if it runs."""
 
 SERVER = [sys.executable, "-m", "jupyterhub.singleuser", "--allow-root"]
 HIDDEN = (
@@ -227,6 +225,8 @@ for place in (FOLDER / "logs", HOMES):
     place.mkdir(parents=True, exist_ok=True)
 FOLDER.chmod(0o700)
 write_class_copies()
+for package in ("memkit", "stepscope", "chapters/book"):
+    compileall.compile_dir(ROOT / package, quiet=2)  # behind the wall nobody can
 HAS_WALL = can_wall()
 
 c = get_config()  # noqa: F821 - JupyterHub runs this file with it

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 from tornado import web
 
@@ -85,6 +86,11 @@ class Cards:
         self.names = names
         self.drawn: dict[str, str] = {}
 
+    @classmethod
+    def of_environment(cls) -> Self:
+        """Those of ``MEMKIT_HUB_CARDS``; without a name every server sees what the hub sees."""
+        return cls(tuple(filter(None, os.environ.get("MEMKIT_HUB_CARDS", "").split(","))))
+
     def card_of(self, student: str) -> str | None:
         """The student's card until ``free``; ``None`` where no cards are named."""
         if self.names and student not in self.drawn:
@@ -95,6 +101,24 @@ class Cards:
     def free(self, student: str) -> None:
         """The student's server has ended."""
         self.drawn.pop(student, None)
+
+
+class KeepsCard:
+    """Of a spawner: a student keeps the card of ``cards`` while her server runs, and so does a hub that starts anew."""
+
+    cards: Cards
+
+    def get_state(self):
+        return super().get_state() | {"card": self.cards.drawn.get(self.user.name)}
+
+    def load_state(self, state):
+        super().load_state(state)
+        if state.get("card") in self.cards.names:  # a server that outlived the hub
+            self.cards.drawn[self.user.name] = state["card"]
+
+    def clear_state(self):
+        super().clear_state()
+        self.cards.free(self.user.name)
 
 
 class Guesses:

@@ -11,10 +11,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))  # the hub's Python is another than the students'
 
-from course.hub.limits import Cards
+from tljh.user_creating_spawner import UserCreatingSpawner
+
+from course.hub.limits import Cards, KeepsCard
 
 HIDDEN = [f"-{ROOT / name}" for name in ("course", "tests", "build", ".git")]
-CARDS = Cards(tuple(filter(None, os.environ.get("MEMKIT_HUB_CARDS", "").split(","))))
 
 
 def prepare(spawner) -> None:
@@ -23,14 +24,21 @@ def prepare(spawner) -> None:
     if not spawner.user.admin:
         limits["InaccessiblePaths"] = " ".join(HIDDEN)
     spawner.unit_extra_properties = limits
-    if card := CARDS.card_of(spawner.user.name):
+    if card := spawner.cards.card_of(spawner.user.name):
         spawner.environment = {**spawner.environment, "CUDA_VISIBLE_DEVICES": card}
 
 
 c = get_config()  # noqa: F821 - JupyterHub runs this file with it
 
+
+class CardSpawner(KeepsCard, UserCreatingSpawner):
+    """TLJH's own, whose servers outlive the hub."""
+
+    cards = Cards.of_environment()
+
+
+c.JupyterHub.spawner_class = CardSpawner
 c.Spawner.pre_spawn_hook = prepare
-c.Spawner.post_stop_hook = lambda spawner: CARDS.free(spawner.user.name)
 c.Spawner.default_url = "/lab/tree/chapters/00_start_here.ipynb"
 c.Spawner.environment = {
     "OMP_NUM_THREADS": "1",

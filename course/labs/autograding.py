@@ -2,20 +2,24 @@
 
 import os
 import resource
+import shutil
+import stat
 import tempfile
 import textwrap
 from functools import partial
 from pathlib import Path
+from threading import Timer
 
 from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import DeadKernelError
 from nbconvert.preprocessors.sanitize import SanitizeHTML
 from nbformat.v4 import new_output
+from nbgrader.exchange.default import ExchangeCollect
 from nbgrader.preprocessors import Execute, LimitOutput, NbGraderPreprocessor
 from nbgrader.utils import is_grade, is_locked, is_solution
 
 from course.labs import load_lab
-from course.labs.answers import MEMORY_BYTES, Answers, plain_environment
+from course.labs.answers import MEMORY_BYTES, SECONDS_FOR_CELLS, Answers, plain_environment
 from course.labs.draws import same_name
 from course.labs.sandbox import ROOT, sandboxed
 from course.labs.sources import notebook_of
@@ -23,35 +27,77 @@ from course.labs.tasks import Lab, Mark, Task
 
 COLUMNS = 90
 """Of a line in nbgrader's page for students, which cuts off what is longer."""
+MOST_BYTES = 20 * 2**20
+"""What a file that is handed in may take, and what a notebook may show."""
 LONGEST_OUTPUT = 20_000
 """Letters of an output that are kept: a browser cannot open the page of who prints 100 MB."""
+
+
+def set_aside(assignment: str, student: str, notebooks: list[str]) -> None:
+    """Before a submission is read: what in it is a link, no plain file or too large goes to the folder ``set_aside``.
+
+    nbgrader copies what a link points to, such as the solutions, opens a pipe, which waits for ever, and loads a file
+    of any size. What then misses its notebook is an error of that student's alone.
+    """
+    folder = Path(notebooks[0]).parent
+    for path in [folder.parent, folder, *sorted(folder.rglob("*"))]:
+        mode, size = (told := path.lstat()).st_mode, told.st_size
+        if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode) and size <= MOST_BYTES):
+            target = Path("set_aside", path.absolute().relative_to(Path.cwd()))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(target)
+            print(
+                f"{path} is a link, no plain file or larger than {MOST_BYTES:,} bytes: it is in {target} now"
+            )
+            if path in (folder.parent, folder):
+                return
+
+
+class LinksStayLinks(ExchangeCollect):
+    """nbgrader's own step copies what a link in the exchange points to, as the teacher, who may read more.
+
+    It collects nothing more after a file that cannot be copied.
+    """
+
+    def do_copy(self, src, dest, log=None):
+        try:
+            shutil.copytree(src, dest, symlinks=True)
+        except shutil.Error as error:
+            self.log.error("%s: %s", src, error)
 
 
 class PutBackCells(NbGraderPreprocessor):
     """Puts an empty cell where a student deleted one of the lab's; nbgrader's own step fails at the next one missing.
 
-    It fails, too, at a copy of a lab's cell, of which ``DeduplicateIds`` leaves a cell with empty settings.
+    What a cell is, is as in the lab, whatever the submission says of it: nbgrader stops grading the whole class at one
+    cell whose settings claim another version. Of two copies of a cell the second is a student's own.
     """
 
     def preprocess(self, nb, resources):
+        whole = notebook_of(load_lab(resources["nbgrader"]["notebook"])).cells
+        labs = {name: cell for cell in whole if (name := grade_id_of(cell))}
+        there, place = [], 0
         for cell in nb.cells:
-            if not cell.metadata.get("nbgrader"):
-                cell.metadata.pop("nbgrader", None)
-        there, place = [grade_id_of(cell) for cell in nb.cells], 0
-        for cell in notebook_of(load_lab(resources["nbgrader"]["notebook"])).cells:
-            if grade_id_of(cell) in there:
-                place = there.index(grade_id_of(cell))
+            name = grade_id_of(cell)
+            cell.metadata.pop("nbgrader", None)
+            if is_first := name in labs and name not in there:
+                cell.metadata["nbgrader"] = labs[name].metadata["nbgrader"]
+            there.append(name if is_first else None)
+        for name, cell in labs.items():
+            if name in there:
+                place = there.index(name)
             elif is_grade(cell) or is_solution(cell):
                 place += 1
                 cell.source = ""
                 nb.cells.insert(place, cell)
-                there.insert(place, grade_id_of(cell))
+                there.insert(place, name)
         return nb, resources
 
 
 def grade_id_of(cell) -> str | None:
     """The name under which nbgrader knows a cell; ``None`` for a student's own, which are in no lab."""
-    return cell.metadata.get("nbgrader", {}).get("grade_id")
+    settings = cell.metadata.get("nbgrader")
+    return settings.get("grade_id") if isinstance(settings, dict) else None
 
 
 class SandboxedKernel(AsyncKernelManager):
@@ -69,7 +115,8 @@ class SandboxedKernel(AsyncKernelManager):
 class RunForStudent(Execute):
     """nbgrader's own step, in a sandbox and with the numbers of who handed in.
 
-    A kernel that a student kills or fills is not the end.
+    A kernel that a student kills or fills is not the end. One that shows without end, or never ends, is ended: nbgrader
+    would keep all that it shows, and wait for minutes at each of its cells.
     """
 
     def create_kernel_manager(self):
@@ -89,13 +136,27 @@ class RunForStudent(Execute):
         )
 
     def preprocess(self, nb, resources):
-        self.student = resources["nbgrader"]["student"]
+        self.student, self.num_shown = resources["nbgrader"]["student"], 0
+        watch = Timer(SECONDS_FOR_CELLS, self.end_kernel)
+        watch.start()
         with tempfile.TemporaryDirectory(dir="/tmp") as self.sockets:
             try:
                 return super().preprocess(nb, resources)
             except DeadKernelError:
                 self.log.warning("The kernel of %s died; its cells have no outputs.", self.student)
                 return nb, resources
+            finally:
+                watch.cancel()
+
+    def process_message(self, msg, cell, cell_index):
+        self.num_shown += len(str(msg["content"]))
+        if self.num_shown <= MOST_BYTES:
+            return super().process_message(msg, cell, cell_index)
+        self.end_kernel()
+        return None
+
+    def end_kernel(self):
+        self.km.provisioner.process.kill()
 
 
 class CutOutputs(LimitOutput):

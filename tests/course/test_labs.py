@@ -91,6 +91,17 @@ def be_careless(path) -> None:
     nbformat.write(notebook, path)
 
 
+def claim_points(path) -> None:
+    """A test of 1,000 points and of nbgrader's next format, and a test more, which gives 100."""
+    notebook = nbformat.read(path, as_version=4)
+    test = next(cell for cell in notebook.cells if cell.id.endswith("-test"))
+    test.metadata["nbgrader"] |= {"points": 1000, "schema_version": 99}
+    settings = test.metadata["nbgrader"] | {"grade_id": "bonus", "schema_version": 3}
+    bonus = nbformat.v4.new_code_cell("100.0", id="bonus", metadata={"nbgrader": settings})
+    notebook.cells.append(bonus)
+    nbformat.write(notebook, path)
+
+
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
     """All labs, solved by one, left blank by another; lab 1 by four more, labs 2 and 7 by one. Graded by nbgrader.
@@ -118,6 +129,7 @@ def course(tmp_path_factory):
     hand_in(folder, "lab7", "sloppy", SLOPPY)
     attacks = ATTACKS.format(folder=folder, gradebook=folder / "gradebook.db")
     hand_in(folder, "lab2", "aaron", {}, attacks)  # graded before all others
+    claim_points(folder / "submitted/aaron/lab2/lab2.ipynb")
     be_careless(folder / "submitted/careless/lab2/lab2.ipynb")
     homes = hand_in_by_exchange(folder, "lab1", ("right", "wrong", "hard-coder"))
     nbgrader(folder, "autograde", "--assignment=*")
@@ -203,6 +215,7 @@ def test_gaming_the_visible_tests_gets_nothing(course, student):
 def test_an_attack_changes_nobody_s_marks(course):
     """The other tests of this file are about those who were graded after it."""
     assert points(course, "aaron", "lab2") == [0] * len(load_lab("lab2").tasks)
+    assert ("aaron", "lab2", "bonus") not in auto_scores(course)
     rows = sqlite3.connect(course / "gradebook.db").execute("select manual_score from grade")
     assert {75} & {score for (score,) in rows} == set()
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)

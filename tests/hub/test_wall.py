@@ -9,7 +9,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from lab_server import ROOT
 
+from course.hub import wall
 from course.hub.wall import can_wall, ignore_requests_to_end, walled
 
 pytestmark = pytest.mark.skipif(not can_wall(), reason="bubblewrap does not start here")
@@ -52,12 +54,39 @@ def test_others_and_solutions_are_not_there_and_ones_own_files_are(folder):
     homes, solutions, own = folder / "homes", folder / "solutions", folder / "homes/ada"
     command = [sys.executable, "-c", LOOK, *map(str, (homes, solutions, own))]
     done = subprocess.run(
-        walled(command, [homes, solutions], [own]), capture_output=True, text=True, check=True
+        walled(command, [homes, solutions], [], [own]), capture_output=True, text=True, check=True
     )
     seen, num_processes, refused = done.stdout.splitlines()
     assert seen == "['ada'] []" and int(num_processes) <= 3 and refused == "FileNotFoundError"
     assert (own / "written.txt").read_text() == "mine"
     assert (homes / "bob/notes.txt").read_text() == "bob's"
+
+
+TOUCH = """
+import os, sys
+for place in sys.argv[1:]:
+    try:
+        os.close(os.open(place, os.O_WRONLY | os.O_CREAT))
+        print("written", os.path.getsize(place))
+    except OSError as error:
+        print(type(error).__name__)
+"""
+
+
+def test_nothing_that_others_run_can_be_changed(folder, monkeypatch):
+    """The kit, the settings of every server, the environment, the account's home; /tmp is the server's own."""
+    (folder / "key").write_text("secret")
+    monkeypatch.setattr(wall, "PRIVATE", (*wall.PRIVATE, folder))
+    settings = ROOT / "course/hub/student/jupyter_server_config.json"
+    places = [ROOT / "memkit/units.py", settings, Path(sys.prefix, "pyvenv.cfg"), folder / "key"]
+    places += [settings.with_suffix(".py"), "/tmp/mine"]
+    command = walled(
+        [sys.executable, "-c", TOUCH, *map(str, places)], [ROOT / "course"], [settings.parent], []
+    )
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    refused, own = ["OSError"], ["written 0"]
+    assert done.stdout.splitlines() == refused * 3 + own + refused + own
+    assert (folder / "key").read_text() == "secret" and not Path("/tmp/mine").exists()
 
 
 def sleepers() -> list[psutil.Process]:
@@ -67,7 +96,7 @@ def sleepers() -> list[psutil.Process]:
 
 
 def started(folder: Path) -> subprocess.Popen:
-    command = walled([sys.executable, "-c", SERVER], [folder / "solutions"], [])
+    command = walled([sys.executable, "-c", SERVER], [folder / "solutions"], [], [])
     server = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
