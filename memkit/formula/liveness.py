@@ -2,8 +2,7 @@
 
 In the forward a tensor stays until its last use in the list, and longer if an operation keeps it. In the backward each
 operation in turn makes the gradients of its inputs while the gradient of its output and the tensors it kept are still
-there, and only then lets both go. That overlap is the transient of every backward. Two more rules shape it
-(``operations_table`` prints the list):
+there, and only then lets both go. That overlap is the transient of every backward. Two more rules shape it:
 
 - a second gradient of one tensor is added into the first, in place where nothing else holds the first;
 - the first operation of a checkpointed region that needs a kept tensor has the whole region run again.
@@ -18,8 +17,8 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from operator import attrgetter
 
-from memkit.formula.operations import SAME, Graph, Operation, Region, Summed, Tensor
-from memkit.units import in_columns, round_up
+from memkit.formula.operations import SAME, Operation, Region, Summed, Tensor
+from memkit.units import round_up
 
 BORN, FREED, FINISHED = 1, -1, 0
 """What an event says of a block. ``FINISHED``: it is the whole gradient of a parameter, and the backward is done with
@@ -278,34 +277,3 @@ def name_activations(events: Iterable[tuple[Block, int]]) -> None:
     for block, sign in events:
         if sign == BORN and block.holders and block.part == "temporary" and not block.is_cast:
             block.part = "activations"
-
-
-def operations_table(graph: Graph, unit: int | None = None) -> str:
-    """The operations of a unit, or of all. Views, which make nothing, are left out.
-
-    ``gone``: in the backward of that line, whose operation is the last to need it, or after it in the forward; a cast
-    that autocast remembers and nobody keeps goes when autocast is left.
-    """
-    graph.find_last_uses()
-    number, numbers, last, keeper = 0, {}, {}, {}
-    for op in graph.operations:
-        if unit in (None, op.unit):
-            number += not op.is_view
-            numbers[op] = number
-            last |= dict.fromkeys(op.last_uses, number)
-            for x in op.keeps if op.region is None else ():
-                keeper.setdefault(x.base, number)
-    rows = [["", "module", "operation", "reads", "makes", "bytes", "keeps", "gone"]]
-    for op, number in numbers.items():
-        if not op.is_view:
-            last_line = "with autocast" if op.is_remembered else "after {}"
-            gone = [
-                f"backward of {keeper[x]}" if x in keeper else last_line.format(last.get(x, "…"))
-                for x in op.makes
-            ]
-            reads, makes, *more = (
-                ", ".join(dict.fromkeys(map(str, x))) for x in (op.reads, op.makes, op.keeps, gone)
-            )
-            size = f"{sum(x.num_bytes for x in op.makes):,}"
-            rows.append([str(number), op.where, op.kind, reads, makes, size, *more])
-    return in_columns(rows, "<<<<<><<")

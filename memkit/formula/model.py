@@ -25,7 +25,6 @@ from memkit.formula.kernels import (
     flash_backward_buffers,
     sum_buffers,
 )
-from memkit.formula.liveness import operations_table
 from memkit.formula.operations import NEW, SAME, Extra, Graph, Region, Summed, Tensor, scope
 from memkit.formula.parameters import (
     Parameter,
@@ -173,10 +172,6 @@ class Transformer:
     def core_output_by(self) -> str:
         """Who keeps a fused core's output, for a ledger: nobody but the projection after it."""
         return ""
-
-    def table(self, unit: int | None = None) -> str:
-        """The operations of a unit of blocks, or of all: what each reads, makes, keeps, and when what it makes goes."""
-        return operations_table(self.graph, unit)
 
     # The model
 
@@ -637,14 +632,11 @@ def model_class_of(setup: TrainingSetup) -> type[Transformer]:
 
 
 def model_of(setup: TrainingSetup, is_whole: bool = False) -> Transformer:
-    """The list of a setup's operations; ``table()`` prints it.
+    """The list of a setup's operations.
 
     >>> from memkit.models import TINY_GPT2
     >>> model = model_of(TrainingSetup(model=TINY_GPT2, seq_len=64))
-    >>> for line in model.table(unit=1).splitlines()[2:5]:
-    ...     print(line[:63].rstrip())
-    1   blocks.0.norm_1     layer_norm  norm 1 input, weight, bias
-    2   blocks.0.attention  addmm       norm 1 output, weight, bias
-    3   blocks.0.attention  attention   query, key and value, one s
+    >>> [op.kind for op in model.graph.operations if op.unit == 1 and not op.is_view][:3]
+    ['layer_norm', 'addmm', 'attention']
     """
     return model_class_of(setup)(setup, is_whole)
