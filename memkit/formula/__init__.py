@@ -17,7 +17,7 @@ Reading order:
 - ``estimate``: bytes at each instant of a step: ``estimate_memory``
 """
 
-from .activations import activation_bytes, autocast_cast_bytes, block_ledger
+from .activations import activation_bytes, block_ledger
 from .estimate import estimate_memory, second_step
 from .model import addition, model_of
 from .parameters import Parameter, count_by_kind, count_parameters, parameter_ledger

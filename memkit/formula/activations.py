@@ -9,7 +9,7 @@ otherwise.
 
 Autocast costs memory in three ways. The residual stream stays float32. Every linear layer casts its input for
 itself, so query, key and value keep three copies of one tensor. And the casts of the weights stay until the
-backward: they are no activations, ``autocast_cast_bytes`` gives them apart.
+backward: they are no activations, but what is temporary at the end of ``estimate_memory``'s forward.
 
 Not counted: numbers that Python hands to an operation (8 B of host memory each), such as the 1/√d of
 attention.
@@ -182,21 +182,6 @@ def activation_bytes(setup: TrainingSetup) -> int:
     end = len(model.units) + 1
     ones = KeptStorage(model.loss, "gradient of the loss, 1", "loss", end, ["backward()"])
     return ledger_of(model, "activations", range(end + 1), [ones]).held_bytes
-
-
-def autocast_cast_bytes(setup: TrainingSetup) -> int:
-    """Bytes of autocast's copies of weights, temporary, yet alive when the backward starts; two bytes a weight.
-
-    There is one of each linear weight whose forward is not run again. A tied head is cast too, embeddings are not.
-    """
-    model = model_of(setup)
-    operations = model.graph.operations
-    kept = {x for op in operations if op.region is None for x in op.keeps}
-    return sum(
-        model.times[op.unit] * model.rounded(op.makes[0].num_bytes)
-        for op in operations
-        if op.is_cast and op.makes[0] in kept and op.reads[0].needs_grad
-    )
 
 
 def ledger_of(
