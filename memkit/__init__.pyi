@@ -25,9 +25,6 @@ from . import (
 )
 from .recipes import OptimizerConfig as OptimizerConfig
 from .setup import TrainingSetup as TrainingSetup
-from .timeline import (
-    compare as compare,
-)
 from .tracing.trace import trace_memory as trace_memory
 from .units import (
     GIB as GIB,
