@@ -63,7 +63,7 @@ def measure_memory(
             "device='cuda', but torch sees no CUDA device; device='cpu' measures on this machine"
         )
     steps = as_whole_number("steps", steps, 1, MAX_STEPS)
-    recorder = Recorder(device)
+    recorder = MachineRecorder(device)
     with (
         torch_as_before(),
         cpu_record() if device == "cpu" else cuda_record(recorder.mark_sizes) as record,
@@ -86,7 +86,7 @@ def provenance(device: str) -> dict[str, str]:
     }
 
 
-class Recorder:
+class MachineRecorder:
     """Leaves a mark in the machine's own record at each call of ``now``, and remembers what it saw since the last."""
 
     is_empty = False  # what was allocated is read when the program has ended

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 from memkit.formats.records import tensor_bytes
-from memkit.formula.liveness import GRADIENT_OPS, SENDS_VIEWS, Block, Recorder
-from memkit.formula.model import Transformer, addition, model_of
+from memkit.formula.liveness import GRADIENT_OPS, SENDS_VIEWS, Allocation, Allocations
+from memkit.formula.model import TransformerOperations, addition, model_of
 from memkit.formula.operations import NEW, SAME, Operation, Region, Tensor, scope
 from memkit.formula.parameters import (
     Parameter,
@@ -236,7 +236,7 @@ class JobRun(Run):
     def left_out(self, setup: Job) -> str:
         return super().left_out(setup) if not setup.adapter or setup.device == "cpu" else ""
 
-    def write_weights(self, setup: Job, record: Recorder) -> None:
+    def write_weights(self, setup: Job, record: Allocations) -> None:
         if setup.place.is_on_host:  # whose copies are the host's
             setup = replace(setup, precision=replace(setup.precision, master_dtype=None))
         if not setup.adapter:
@@ -247,12 +247,12 @@ class JobRun(Run):
         allocate_persistent(record, "create_dynamic_map", shared_maps(setup.adapter))
         write_weights(setup, record, *self.trained(setup))
 
-    def write_states(self, setup: Job, record: Recorder) -> None:
+    def write_states(self, setup: Job, record: Allocations) -> None:
         in_host = setup.device == "cpu"  # whose memory counts there
         precision, parameters = self.trained(setup) if in_host else self.on_card(setup)
         write_states(setup, record, precision, parameters)
 
-    def write_step(self, setup: Job, record: Recorder) -> None:
+    def write_step(self, setup: Job, record: Allocations) -> None:
         write_update(setup, record, *self.on_card(setup), "optimizer")
 
     def has_optimizer_step(self, setup: Job) -> bool:
@@ -263,12 +263,12 @@ class JobRun(Run):
 
     def use(
         self, setup: Job, *, makes_states: bool = False
-    ) -> Callable[[Recorder, Block], bool] | None:
+    ) -> Callable[[Allocations, Allocation], bool] | None:
         frees = setup.place.frees_gradients
         return partial(self.step_at_once, setup, makes_states=makes_states) if frees else None
 
     def step_at_once(
-        self, setup: Job, record: Recorder, block: Block, *, makes_states: bool
+        self, setup: Job, record: Allocations, block: Allocation, *, makes_states: bool
     ) -> bool:
         """What an optimizer that frees gradients does with a finished one. Returns whether it frees this one."""
         parameter, (_, where) = block.gradient_of.parameter, block.finished_by
@@ -305,7 +305,7 @@ def _(setup: Job) -> Run:
 
 
 @addition(lambda setup: isinstance(setup, Job) and setup.adapter is not None)
-class WithAdapters(Transformer):
+class WithAdapters(TransformerOperations):
     """A transformer of which LoRA is trained: ``linear`` writes more operations than a plain one, and parameters
     without a gradient make the list keep less.
 
@@ -410,7 +410,7 @@ class CastsAgain(Region):
 
 
 @addition(lambda setup: isinstance(setup, Job) and setup.loss_pieces > 1)
-class WithLossInPieces(Transformer):
+class WithLossInPieces(TransformerOperations):
     """A transformer whose head and loss are a checkpointed region for each piece of the tokens.
 
     Raises: ValueError: tokens that are no whole number of pieces.

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from memkit.formats.records import tensor_bytes
-from memkit.formula.model import Transformer, model_class_of, model_of
+from memkit.formula.model import TransformerOperations, model_class_of, model_of
 from memkit.formula.operations import Graph, Operation, Tensor
 from memkit.setup import TrainingSetup
 from memkit.units import Printable, Text, aligned_table, format_bytes, on_page, round_up
@@ -131,7 +131,7 @@ def kept_by(op: Operation, named: dict[Tensor, str]) -> Iterator[tuple[Tensor, s
             yield x.base, by, "checkpoint" if is_state else ""
 
 
-def entries_of(model: Transformer) -> dict[Tensor, KeptStorage]:
+def entries_of(model: TransformerOperations) -> dict[Tensor, KeptStorage]:
     """Every storage that is kept, in the order in which it is first kept; casts of parameters are in no ledger."""
     entries: dict[Tensor, KeptStorage] = {}
     casts = {x for op in model.graph.operations if op.is_cast for x in op.makes}
@@ -185,7 +185,7 @@ def activation_bytes(setup: TrainingSetup) -> int:
 
 
 def ledger_of(
-    model: Transformer, title: str, units: Iterable[int], more: Iterable[KeptStorage] = ()
+    model: TransformerOperations, title: str, units: Iterable[int], more: Iterable[KeptStorage] = ()
 ) -> Ledger:
     """Lines of these units, equal ones counted. What a strategy has moved to the host is left out."""
     setup, lines = model.setup, Counter()

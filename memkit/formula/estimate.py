@@ -14,7 +14,7 @@ from itertools import chain, count, groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from memkit.formula.liveness import FREED, Recorder, Segment, Walk
+from memkit.formula.liveness import FREED, Allocations, Segment, Walk
 from memkit.formula.model import model_of
 from memkit.formula.run import Run, free_gradients, run_of
 from memkit.models import ModelConfig
@@ -207,7 +207,7 @@ def written(write: Callable, setup: TrainingSetup, is_repeated: bool = False) ->
     """What ``write`` writes. ``is_repeated``: it frees nothing, so that one layer stands for those that are alike."""
     if is_repeated:
         setup = replace(setup, model=setup.model.one_of_each)
-    record = Recorder(ALLOCATOR_BLOCK_BYTES if setup.device == "cuda" else 1)
+    record = Allocations(ALLOCATOR_BLOCK_BYTES if setup.device == "cuda" else 1)
     write(setup, record)
     by_times = defaultdict(list)
     for event in record.events:

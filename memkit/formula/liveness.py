@@ -34,7 +34,7 @@ GRADIENT_OPS = {"mm": "mm", "addmm": "mm", "bmm": "bmm"}
 
 
 @dataclass(slots=True, eq=False)
-class Block:
+class Allocation:
     """One allocation. ``num_bytes`` is what the allocator takes; ``holders`` counts the names, the operations that keep
     it and the tensors whose gradient it is.
 
@@ -61,23 +61,23 @@ class Segment:
 
     times: int
     unit: int
-    events: list[tuple[Block, int]]
+    events: list[tuple[Allocation, int]]
 
 
-class Recorder:
+class Allocations:
     """Makes and frees blocks, and writes down each event."""
 
     def __init__(self, block_bytes: int):
         self.block_bytes = block_bytes
-        self.events: list[tuple[Block, int]] = []
+        self.events: list[tuple[Allocation, int]] = []
 
-    def new(self, num_bytes: int, op: str, where: str, part: str = "temporary") -> Block:
+    def new(self, num_bytes: int, op: str, where: str, part: str = "temporary") -> Allocation:
         """A block of so many bytes, which the allocator rounds up."""
-        block = Block(round_up(num_bytes, self.block_bytes), num_bytes, op, where, part)
+        block = Allocation(round_up(num_bytes, self.block_bytes), num_bytes, op, where, part)
         self.events.append((block, BORN))
         return block
 
-    def drop(self, *blocks: Block) -> None:
+    def drop(self, *blocks: Allocation) -> None:
         """Each has one holder less; the last one frees it."""
         for block in blocks:
             block.holders -= 1
@@ -85,7 +85,7 @@ class Recorder:
                 self.events.append((block, FREED))
 
 
-class Walk(Recorder):
+class Walk(Allocations):
     """One forward and backward of a model's list: ``forward`` and ``backward`` are segments of events.
 
     Names of the training loop hold ``loss_gradient``, the gradient of the loss, until the backward returns, and what
@@ -97,11 +97,12 @@ class Walk(Recorder):
         super().__init__(model.block_bytes)
         self.graph, self.last_first = model.graph, last_first
         self.times = model.times
-        self.block_of: dict[Tensor, Block] = {}
-        self.gradient_of: dict[Tensor, Block] = {}
-        self.kept: defaultdict[Operation, list[Block]] = defaultdict(list)
-        self.saved: defaultdict[Region, list[Block]] = defaultdict(list)
-        self.cast_in: defaultdict[int, list[Block]] = defaultdict(list)  # autocast's cache, by unit
+        self.block_of: dict[Tensor, Allocation] = {}
+        self.gradient_of: dict[Tensor, Allocation] = {}
+        self.kept: defaultdict[Operation, list[Allocation]] = defaultdict(list)
+        self.saved: defaultdict[Region, list[Allocation]] = defaultdict(list)
+        # autocast's cache, by unit
+        self.cast_in: defaultdict[int, list[Allocation]] = defaultdict(list)
         self.was_run_again: set[Region] = set()
         self.flops_again: Counter[int] = Counter()
         self.graph.find_last_uses()
@@ -138,7 +139,7 @@ class Walk(Recorder):
             name_activations(segment.events)
         return segments
 
-    def make(self, op: Operation, is_again: bool = False) -> Sequence[Block]:
+    def make(self, op: Operation, is_again: bool = False) -> Sequence[Allocation]:
         """What ``op`` makes; what a policy saved is there in the second run. Returns what autocast remembers."""
         if op.is_view:
             return ()
@@ -217,7 +218,7 @@ class Walk(Recorder):
         for x, gradient in reversed(sent) if self.last_first else sent:
             self.accumulate(x, gradient)
 
-    def gradient(self, x: Tensor) -> Block:
+    def gradient(self, x: Tensor) -> Allocation:
         """A new gradient, as large as ``x``."""
         return self.new(x.num_bytes, self.op, self.where)
 
@@ -226,7 +227,7 @@ class Walk(Recorder):
         if num_bytes:
             self.drop(self.new(num_bytes, self.op, self.where))
 
-    def accumulate(self, x: Tensor, gradient: Block) -> None:
+    def accumulate(self, x: Tensor, gradient: Allocation) -> None:
         """A gradient arrives: the first of a tensor is taken over, each further one added to it."""
         if not x.needs_grad:
             return self.drop(gradient)
@@ -272,7 +273,7 @@ class Walk(Recorder):
         name_activations(self.events[start:])
 
 
-def name_activations(events: Iterable[tuple[Block, int]]) -> None:
+def name_activations(events: Iterable[tuple[Allocation, int]]) -> None:
     """What was born in these events and is there now is an activation; casts of weights are not."""
     for block, sign in events:
         if sign == BORN and block.holders and block.part == "temporary" and not block.is_cast:

@@ -1,4 +1,4 @@
-"""The columns side by side: each divided by the last, unknown where one has no such instant, at least if it leaves out."""
+"""The columns side by side: each divided by the last, unknown where one has no such instant."""
 
 import math
 
