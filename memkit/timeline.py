@@ -224,10 +224,10 @@ class Instant:
 class MemoryTimeline(Printable):
     """Bytes at the instants of a training step, from one of ``SOURCES``.
 
-    ``device`` is ``"cuda"`` or ``"cpu"`` (whose rules apply); ``provenance`` says which machine, versions,
-    date and command a measurement came from, and what is ``"left out"`` of a number. ``reserved_peak_bytes`` is
-    what the allocator held from the driver, if known. ``source_lines`` is what stands on the lines that a trace's
-    events name as ``where``.
+    ``device`` is ``"cuda"`` or ``"cpu"`` (whose rules apply); ``provenance`` says which machine, versions, date and
+    command a measurement came from. ``reserved_peak_bytes`` is what the allocator held from the driver, if known.
+    ``source_lines`` is what stands on the lines that a trace's events name as ``where``. ``left_out`` says what no
+    number here counts: the peak is printed as "at least" then.
 
     >>> from memkit import TrainingSetup, estimate_memory, models
     >>> timeline = estimate_memory(TrainingSetup(model=models.GPT2_SMALL, seq_len=1024))
@@ -241,6 +241,7 @@ class MemoryTimeline(Printable):
     events: Sequence[Event] = ()
     reserved_peak_bytes: int | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
+    left_out: str = ""
     source_lines: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self):
@@ -295,9 +296,8 @@ class MemoryTimeline(Printable):
         return aligned_table(self.rows())
 
     def __str__(self) -> str:
-        at_least, left_out = "", self.provenance.get("left out", "")
-        if left_out:
-            at_least, left_out = "at least ", f"left out: {left_out}"
+        at_least = "at least " if self.left_out else ""
+        left_out = f"left out: {self.left_out}" if self.left_out else ""
         peak = f"peak {at_least}{format_bytes(self.peak_bytes)} at {label_of(self.peak, self)}"
         title = f"{self.source}, {self.device} rules: {peak}"
         return on_page(title, self.table(), left_out, between="\n")

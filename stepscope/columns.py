@@ -56,7 +56,7 @@ def compare(*timelines: MemoryTimeline, names: Iterable[str] = INSTANTS) -> Text
         if i.name in wanted:
             add(label_of(i, last), [each.get((i.name, i.step, i.micro_batch)) for each in totals])
     add("peak", [t.peak_bytes for t in timelines])
-    left_out = {t.source: t.provenance["left out"] for t in timelines if "left out" in t.provenance}
+    left_out = {t.source: t.left_out for t in timelines if t.left_out}
     notes = [f"{source}: at least; left out: {words}" for source, words in left_out.items()]
     moments = [label_of(t.peak, t) for t in timelines]
     if len(set(moments)) > 1:

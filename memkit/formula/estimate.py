@@ -148,11 +148,8 @@ def estimate_run(run: Run, setup: TrainingSetup, steps: int = 2) -> MemoryTimeli
     steps = as_whole_number("steps", steps, 1, MAX_STEPS)
     instants = tuple(instants_of(phases(setup, steps, run)))
     events = Events(partial(written_events, setup, steps, run))
-    left_out = run.left_out(setup)
-    known = {"left out": left_out} if left_out else {}
-    return MemoryTimeline(
-        instants=instants, source="formula", device=setup.device, events=events, provenance=known
-    )
+    how = {"source": "formula", "device": setup.device, "left_out": run.left_out(setup)}
+    return MemoryTimeline(instants=instants, events=events, **how)
 
 
 @lru_cache(maxsize=8192)
