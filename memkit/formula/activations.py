@@ -75,17 +75,6 @@ class Ledger(Printable):
         """Bytes per token and hidden unit: the 34 of the paper's 34sbh."""
         return self.num_bytes / self.sbh
 
-    def section(self, name: str) -> "Ledger":
-        """The lines of one section of the model.
-
-        Raises: ValueError: the ledger has no such section.
-        """
-        sections = dict.fromkeys(line.section for line in self.lines)
-        if name not in sections:
-            raise ValueError(f"section {name!r} is not one of {', '.join(sections)}")
-        lines = tuple(line for line in self.lines if line.section == name)
-        return replace(self, title=f"{self.title}: {name}", lines=lines)
-
     def table(self) -> Text:
         """Lines as aligned text: name, operation, shape in letters, dtype, bytes, multiple of sbh."""
         rows = [["kept tensor", "kept by", "shape", "dtype", "bytes", "sbh"]]
