@@ -35,7 +35,8 @@ from memkit.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32, PURE_BF16, Optimi
 from memkit.setup import TrainingSetup
 from memkit.timeline import PARTS, Instant, MemoryTimeline
 from memkit.tracing.trace import trace_memory
-from memkit.units import aligned_table, format_bytes, format_count, format_ratio
+from memkit.units import aligned_table, format_bytes, format_count
+from stepscope.columns import format_ratio
 from stepscope.optimizers import OPTIMIZERS
 
 LLAMA_100M = replace(

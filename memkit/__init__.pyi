@@ -11,7 +11,6 @@ from .formula.parameters import count_parameters as count_parameters
 from .formula.states import bytes_per_parameter as bytes_per_parameter
 from .cards import CARDS as CARDS
 from .measure import (
-    give_back as give_back,
     measure_memory as measure_memory,
     saved_bytes as saved_bytes,
 )
@@ -26,9 +25,6 @@ from . import (
 )
 from .recipes import OptimizerConfig as OptimizerConfig
 from .setup import TrainingSetup as TrainingSetup
-from .timeline import (
-    compare as compare,
-)
 from .tracing.trace import trace_memory as trace_memory
 from .units import (
     GIB as GIB,

@@ -1,12 +1,10 @@
 """What lessons 00 to 06 write in their own cells, in plain torch, as other cells and exercises import it.
 
 Each is the whole mechanism in a screen of code. The rest of the package does the same for more cases: ``trace_memory``
-for ``Meter``, ``Transformer`` for ``GPT``, ``estimate_memory`` for ``peak_by_hand`` and torchao's ``Float8Linear`` for
-``Fp8Product``. A test holds each of them to the cell that writes it.
+for ``Meter``, ``Transformer`` for ``GPT`` and torchao's ``Float8Linear`` for ``Fp8Product``. A test holds each of them
+to the cell that writes it.
 
     >>> from torch._subclasses.fake_tensor import FakeTensorMode
-    >>> round(max(peak_by_hand(**GPT2_LARGE, batch=8, seq=1024).values()) / 2**30, 2)
-    35.86
     >>> with FakeTensorMode(), Meter() as meter:
     ...     two_steps(GPT(**GPT2_LARGE), batch=8, seq=1024)
     >>> round(meter.peak / 2**30, 2)
@@ -24,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 GPT2_SMALL = {"h": 768, "L": 12, "heads": 12}
 GPT2_LARGE = {"h": 1280, "L": 36, "heads": 20}
-"""Hidden size, blocks and attention heads, as ``GPT`` and ``peak_by_hand`` take them."""
+"""Hidden size, blocks and attention heads, as ``GPT`` takes them."""
 
 
 class Meter(TorchDispatchMode):
@@ -103,28 +101,6 @@ def two_steps(model, batch, seq, around=nullcontext, micro_batches=1, optimizer=
             del loss
         optimizer.step()
         optimizer.zero_grad()
-
-
-def peak_by_hand(
-    h, L, heads, batch, seq, v=50257, positions=1024, width=4, tied=True, foreach=False
-):
-    """Bytes of a GPT's training step at the three moments that can be its peak; a value takes ``width`` bytes."""
-    tokens, table = batch * seq, v * h
-    parameters = table * (1 if tied else 2) + positions * h + L * (12 * h * h + 13 * h) + 2 * h
-    W = G = width * parameters
-    S = 2 * W
-    block = (
-        16 * width * tokens * h + (16 + 4 * heads) * tokens
-    )  # 16 values; norms' statistics, flash's sums
-    logits = width * tokens * v
-    A = (
-        L * block + 2 * width * tokens * h + logits + 24 * tokens
-    )  # blocks, last norm, log-softmax, ids
-    return {
-        "start of the backward": W + S + A + 2 * logits,
-        "end of the backward": W + S + G + (2 * width * table if tied else 0),
-        "the optimizer's step": W + S + G + (W if foreach else 0),
-    }
 
 
 def cast(t, dtype, largest):

@@ -13,11 +13,9 @@ storages that take memory: each counts once.
 
 import datetime
 import functools
-import gc
 import os
 import platform
 import secrets
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,30 +29,6 @@ from memkit.program.log import Log, timeline_of
 from memkit.setup import DEVICES
 from memkit.timeline import MAX_STEPS, MemoryTimeline
 from memkit.units import as_one_of, as_whole_number
-
-
-def give_back() -> int:
-    """Free what nothing refers to, return the allocator's cache to the driver, and return those bytes.
-
-    A chapter ends with it, after ``del`` of its models. An exception that a notebook still remembers holds
-    the tensors of the cell that failed: its traceback is forgotten here too.
-
-    >>> from memkit import give_back
-    >>> give_back()  # on a machine without a GPU there is nothing to return
-    0
-    """
-    for name in ("last_value", "last_traceback", "last_exc"):
-        if hasattr(sys, name):
-            delattr(sys, name)
-    gc.collect()
-    if not torch.cuda.is_initialized():
-        return 0
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_reserved()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    return before - torch.cuda.memory_reserved()
-
 
 MARK = "memkit mark"
 NUM_MARK_SIZES, MAX_MARK_BYTES = 4, 8192
@@ -89,7 +63,7 @@ def measure_memory(
             "device='cuda', but torch sees no CUDA device; device='cpu' measures on this machine"
         )
     steps = as_whole_number("steps", steps, 1, MAX_STEPS)
-    recorder = Recorder(device)
+    recorder = MachineRecorder(device)
     with (
         torch_as_before(),
         cpu_record() if device == "cpu" else cuda_record(recorder.mark_sizes) as record,
@@ -112,7 +86,7 @@ def provenance(device: str) -> dict[str, str]:
     }
 
 
-class Recorder:
+class MachineRecorder:
     """Leaves a mark in the machine's own record at each call of ``now``, and remembers what it saw since the last."""
 
     is_empty = False  # what was allocated is read when the program has ended

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from memkit.formula.activations import Ledger, activation_bytes, ledger_of
+from memkit.formula.activations import Ledger, ledger_of
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.liveness import Walk
 from memkit.formula.model import model_of
@@ -70,11 +70,6 @@ def blocks_ledger(setup: TrainingSetup, strategy: Strategy) -> Ledger:
     model = model_of(setup)
     title = f"{setup.model.num_layers} blocks, {setup.recomputation.name}"
     return ledger_of(model, title, range(1, len(model.units) + 1))
-
-
-def stored_bytes(setup: TrainingSetup, strategy: Strategy) -> int:
-    """Bytes of activations on the device when the backward starts: all blocks and the outside."""
-    return activation_bytes(setup.under(strategy))
 
 
 def step_flops(setup: TrainingSetup, strategy: Strategy | None = None) -> Flops:

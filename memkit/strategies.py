@@ -18,9 +18,9 @@ OPS = ("mm", "addmm", "bmm", "attention", "gelu", "silu")
 """Operations that a policy may save. ``attention`` is any fused kernel; a linear layer is ``addmm`` with a bias and
 ``mm`` without."""
 
-ATTENTIONS = "flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu"
+KERNELS = "flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu"
 TORCH_NAMES = {op: (op,) for op in OPS}
-TORCH_NAMES["attention"] = tuple(f"_scaled_dot_product_{name}" for name in ATTENTIONS)
+TORCH_NAMES["attention"] = tuple(f"_scaled_dot_product_{name}" for name in KERNELS)
 """What each of ``OPS`` is called in ``torch.ops.aten``. Which attention kernel runs depends on dtype, device and card,
 so a policy that is to work everywhere names all of them; the ``math`` fallback is no kernel, but ``bmm`` and others."""
 

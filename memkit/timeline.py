@@ -20,7 +20,6 @@ from memkit.units import (
     aligned_table,
     as_one_of,
     format_bytes,
-    format_ratio,
     on_page,
     round_up,
 )
@@ -225,10 +224,10 @@ class Instant:
 class MemoryTimeline(Printable):
     """Bytes at the instants of a training step, from one of ``SOURCES``.
 
-    ``device`` is ``"cuda"`` or ``"cpu"`` (whose rules apply); ``provenance`` says which machine, versions,
-    date and command a measurement came from, and what is ``"left out"`` of a number. ``reserved_peak_bytes`` is
-    what the allocator held from the driver, if known. ``source_lines`` is what stands on the lines that a trace's
-    events name as ``where``.
+    ``device`` is ``"cuda"`` or ``"cpu"`` (whose rules apply); ``provenance`` says which machine, versions, date and
+    command a measurement came from. ``reserved_peak_bytes`` is what the allocator held from the driver, if known.
+    ``source_lines`` is what stands on the lines that a trace's events name as ``where``. ``left_out`` says what no
+    number here counts: the peak is printed as "at least" then.
 
     >>> from memkit import TrainingSetup, estimate_memory, models
     >>> timeline = estimate_memory(TrainingSetup(model=models.GPT2_SMALL, seq_len=1024))
@@ -242,6 +241,7 @@ class MemoryTimeline(Printable):
     events: Sequence[Event] = ()
     reserved_peak_bytes: int | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
+    left_out: str = ""
     source_lines: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self):
@@ -288,7 +288,7 @@ class MemoryTimeline(Printable):
         rows = [["instant", *(part.replace("_", " ") for part in PARTS), "total"]]
         for instant in self.instants:
             values = *instant.parts.values(), instant.total_bytes
-            rows.append([_label(instant, self), *map(format_bytes, values)])
+            rows.append([label_of(instant, self), *map(format_bytes, values)])
         return rows
 
     def table(self) -> Text:
@@ -296,15 +296,15 @@ class MemoryTimeline(Printable):
         return aligned_table(self.rows())
 
     def __str__(self) -> str:
-        at_least, left_out = "", self.provenance.get("left out", "")
-        if left_out:
-            at_least, left_out = "at least ", f"left out: {left_out}"
-        peak = f"peak {at_least}{format_bytes(self.peak_bytes)} at {_label(self.peak, self)}"
+        at_least = "at least " if self.left_out else ""
+        left_out = f"left out: {self.left_out}" if self.left_out else ""
+        peak = f"peak {at_least}{format_bytes(self.peak_bytes)} at {label_of(self.peak, self)}"
         title = f"{self.source}, {self.device} rules: {peak}"
         return on_page(title, self.table(), left_out, between="\n")
 
 
-def _label(instant: Instant, timeline: MemoryTimeline) -> str:
+def label_of(instant: Instant, timeline: MemoryTimeline) -> str:
+    """An instant's name, with its step and its micro-batch where a timeline has several."""
     label, repeated = instant.name, ("forward", "backward")
     if instant.phase in repeated:
         of_batches = (i for i in timeline.instants if i.phase in repeated)
@@ -313,52 +313,6 @@ def _label(instant: Instant, timeline: MemoryTimeline) -> str:
     if len({i.step for i in timeline.instants}) > 1 and instant.name != "init":
         label += f", step {instant.step}"
     return label
-
-
-def compare(*timelines: MemoryTimeline, names: Iterable[str] = INSTANTS) -> Text:
-    """Formula, trace and measurement side by side: total bytes per instant, and each column ÷ the last.
-
-    Instants are matched by name, step and micro-batch; one that a timeline lacks is ``unknown``. Where the peaks are
-    of different moments (a trace's may be of making the model), that is said below.
-
-    >>> from memkit import TrainingSetup, estimate_memory, models, trace_memory, training_build
-    >>> setup = TrainingSetup(model=models.TINY_GPT2, seq_len=64)
-    >>> columns = estimate_memory(setup), trace_memory(training_build(setup))
-    >>> print(compare(*columns, names=["forward", "optimizer peak"]))
-    instant                    formula      traced  formula ÷ traced
-    ────────────────────────────────────────────────────────────────
-    forward, step 1          78.54 MiB   78.54 MiB             1.00×
-    optimizer peak, step 1  310.66 MiB  310.66 MiB             1.00×
-    forward, step 2         202.81 MiB  202.81 MiB             1.00×
-    optimizer peak, step 2  310.66 MiB  310.66 MiB             1.00×
-    peak                    346.69 MiB  346.69 MiB             1.00×
-    """
-    if len(timelines) < 2:
-        raise ValueError(f"compare needs at least two timelines, got {len(timelines)}")
-    *_, last = timelines
-    known = dict.fromkeys((*INSTANTS, *(i.name for t in timelines for i in t.instants)))
-    wanted = {as_one_of("names", name, known) for name in names}
-    columns = [t.source for t in timelines]
-    rows = [["instant", *columns, *(f"{c} ÷ {columns[-1]}" for c in columns[:-1])]]
-
-    def add(label: str, values: Sequence[int | None]) -> None:
-        ratios = (format_ratio(value, values[-1]) for value in values[:-1])
-        rows.append([label, *map(format_bytes, values), *ratios])
-
-    totals = [
-        {(i.name, i.step, i.micro_batch): i.total_bytes for i in t.instants} for t in timelines
-    ]
-    for i in last.instants:
-        if i.name in wanted:
-            add(_label(i, last), [each.get((i.name, i.step, i.micro_batch)) for each in totals])
-    add("peak", [t.peak_bytes for t in timelines])
-    left_out = {t.source: t.provenance["left out"] for t in timelines if "left out" in t.provenance}
-    notes = [f"{source}: at least; left out: {words}" for source, words in left_out.items()]
-    moments = [_label(t.peak, t) for t in timelines]
-    if len(set(moments)) > 1:
-        peaks = "; ".join(f"{s} at {moment}" for s, moment in zip(columns, moments, strict=True))
-        notes.append(f"The peaks are of different moments: {peaks}")
-    return on_page(aligned_table(rows), *notes, between="\n")
 
 
 def where(instant: Instant) -> str:

@@ -6,7 +6,6 @@ GB (powers of 1000), parameter counts in decimal millions and billions.
 """
 
 import difflib
-import math
 import operator
 import re
 import reprlib
@@ -157,18 +156,6 @@ def _in_units(value: int, base: int, units: Sequence[str], digits: int) -> str:
         if round(abs(scaled), digits) < base:
             break
     return f"{scaled:,.{digits}f} {unit}"
-
-
-def format_ratio(estimate: int | None, measured: int | None) -> str:
-    """Estimate ÷ measured, as ``1.03×``; ``–`` where one of them is unknown or the second is zero.
-
-    >>> format_ratio(103, 100), format_ratio(0, 0)
-    ('1.03×', '–')
-    """
-    if estimate is None or measured is None or measured == 0:
-        return "–"
-    ratio = estimate / measured
-    return f"{ratio:.2f}×" if math.isfinite(ratio) else "–"
 
 
 class Text(str):

@@ -10,6 +10,7 @@ Reading order. A module or folder imports only what stands above it here, and wh
 - ``experts``: a mixture of experts in place of an MLP: its shape, and its step on paper
 - ``optimizers``: Adafactor, Lion, Muon, 8-bit and paged optimizers, one record each
 - ``hugging_face``: a config.json as a model's shape, or why it is none
+- ``columns``: estimate, trace and measurement side by side
 - ``inference``: what inference keeps instead: weights and the key and value cache
 - ``allocator``: CUDA's caching allocator, snapshots and their replay
 - ``formula``: the first column, of a job

@@ -13,6 +13,7 @@ from .setup import (
     Layout as Layout,
     Place as Place,
 )
+from .columns import compare as compare
 from .experts import ExpertsConfig as ExpertsConfig
 from .hugging_face import model_of_config as model_of_config
 from .optimizers import OPTIMIZERS as OPTIMIZERS

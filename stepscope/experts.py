@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from memkit import models as kit
 from memkit.formats.records import tensor_bytes
 from memkit.formula.kernels import sort_bytes
-from memkit.formula.model import Transformer, addition
+from memkit.formula.model import TransformerOperations, addition
 from memkit.formula.operations import NEW, SAME, Summed, Tensor, scope
 from memkit.formula.parameters import MLP_PARAMETERS, Parameter, model_axes
 from memkit.models import MAX_SIZE, QWEN_3, ModelConfig, llama_config
@@ -108,7 +108,7 @@ COPIES, ROUTED = "b s c h", "b s c"  # a token's copies, and one number for each
 
 
 @addition(lambda setup: isinstance(setup.model, ExpertsConfig))
-class WithExperts(Transformer):
+class WithExperts(TransformerOperations):
     """A transformer some of whose blocks have experts."""
 
     def feed_forward(self, number: int) -> Callable[[Tensor], Tensor]:

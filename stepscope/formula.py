@@ -9,6 +9,8 @@ micro-batch.) Seconds are bytes divided by the link's rate; what of them hides b
 The head and the loss of some tokens at a time, each run again (lesson 09, section 4): logits of T tokens and V words
 are three tensors of T · V numbers at the start of the backward. In n pieces each of them has T · V / n, in float32; the
 price is one more product with the head.
+
+``operations_table`` shows the list of operations that all of it is read off.
 """
 
 from collections.abc import Callable
@@ -16,8 +18,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 from memkit.formats.records import tensor_bytes
-from memkit.formula.liveness import GRADIENT_OPS, SENDS_VIEWS, Block, Recorder
-from memkit.formula.model import Transformer, addition
+from memkit.formula.liveness import GRADIENT_OPS, SENDS_VIEWS, Allocation, Allocations
+from memkit.formula.model import TransformerOperations, addition, model_of
 from memkit.formula.operations import NEW, SAME, Operation, Region, Tensor, scope
 from memkit.formula.parameters import (
     Parameter,
@@ -42,6 +44,8 @@ from memkit.formula.states import (
 )
 from memkit.models import ModelConfig
 from memkit.recipes import Precision
+from memkit.setup import TrainingSetup
+from memkit.units import in_columns
 from stepscope.optimizers import SharesMaps
 from stepscope.setup import MIN_OFFLOADED, AdapterConfig, Job, Place
 
@@ -232,7 +236,7 @@ class JobRun(Run):
     def left_out(self, setup: Job) -> str:
         return super().left_out(setup) if not setup.adapter or setup.device == "cpu" else ""
 
-    def write_weights(self, setup: Job, record: Recorder) -> None:
+    def write_weights(self, setup: Job, record: Allocations) -> None:
         if setup.place.is_on_host:  # whose copies are the host's
             setup = replace(setup, precision=replace(setup.precision, master_dtype=None))
         if not setup.adapter:
@@ -243,12 +247,12 @@ class JobRun(Run):
         allocate_persistent(record, "create_dynamic_map", shared_maps(setup.adapter))
         write_weights(setup, record, *self.trained(setup))
 
-    def write_states(self, setup: Job, record: Recorder) -> None:
+    def write_states(self, setup: Job, record: Allocations) -> None:
         in_host = setup.device == "cpu"  # whose memory counts there
         precision, parameters = self.trained(setup) if in_host else self.on_card(setup)
         write_states(setup, record, precision, parameters)
 
-    def write_step(self, setup: Job, record: Recorder) -> None:
+    def write_step(self, setup: Job, record: Allocations) -> None:
         write_update(setup, record, *self.on_card(setup), "optimizer")
 
     def has_optimizer_step(self, setup: Job) -> bool:
@@ -259,12 +263,12 @@ class JobRun(Run):
 
     def use(
         self, setup: Job, *, makes_states: bool = False
-    ) -> Callable[[Recorder, Block], bool] | None:
+    ) -> Callable[[Allocations, Allocation], bool] | None:
         frees = setup.place.frees_gradients
         return partial(self.step_at_once, setup, makes_states=makes_states) if frees else None
 
     def step_at_once(
-        self, setup: Job, record: Recorder, block: Block, *, makes_states: bool
+        self, setup: Job, record: Allocations, block: Allocation, *, makes_states: bool
     ) -> bool:
         """What an optimizer that frees gradients does with a finished one. Returns whether it frees this one."""
         parameter, (_, where) = block.gradient_of.parameter, block.finished_by
@@ -301,7 +305,7 @@ def _(setup: Job) -> Run:
 
 
 @addition(lambda setup: isinstance(setup, Job) and setup.adapter is not None)
-class WithAdapters(Transformer):
+class WithAdapters(TransformerOperations):
     """A transformer of which LoRA is trained: ``linear`` writes more operations than a plain one, and parameters
     without a gradient make the list keep less.
 
@@ -406,7 +410,7 @@ class CastsAgain(Region):
 
 
 @addition(lambda setup: isinstance(setup, Job) and setup.loss_pieces > 1)
-class WithLossInPieces(Transformer):
+class WithLossInPieces(TransformerOperations):
     """A transformer whose head and loss are a checkpointed region for each piece of the tokens.
 
     Raises: ValueError: tokens that are no whole number of pieces.
@@ -456,3 +460,50 @@ class WithLossInPieces(Transformer):
         flops = 2 * part.count * self.model.vocab_size
         logits = graph.op("mm", [narrow, self.read_weight], "t v", dtype, flops=flops, **how)
         return self.cross_entropy(graph.cast(logits, "float32"), targets)
+
+
+# --- the list of operations as a table --------------------------------------------------------------------------------
+
+
+def operations_table(setup: TrainingSetup, unit: int | None = None) -> str:
+    """The operations of a unit of blocks, or of all. Views, which make nothing, are left out.
+
+    ``gone``: in the backward of that line, whose operation is the last to need it, or after it in the forward; a cast
+    that autocast remembers and nobody keeps goes when autocast is left.
+
+    >>> from memkit import models
+    >>> for line in operations_table(TrainingSetup(model=models.TINY_GPT2, seq_len=64), unit=1).splitlines()[2:5]:
+    ...     print(line[:63].rstrip())
+    1   blocks.0.norm_1     layer_norm  norm 1 input, weight, bias
+    2   blocks.0.attention  addmm       norm 1 output, weight, bias
+    3   blocks.0.attention  attention   query, key and value, one s
+    """
+    graph = model_of(setup).graph
+    graph.find_last_uses()
+    number, numbers, last, keeper = 0, {}, {}, {}
+    for op in graph.operations:
+        if unit in (None, op.unit):
+            number += not op.is_view
+            numbers[op] = number
+            last |= dict.fromkeys(op.last_uses, number)
+            for x in op.keeps if op.region is None else ():
+                keeper.setdefault(x.base, number)
+    rows = [["", "module", "operation", "reads", "makes", "bytes", "keeps", "gone"]]
+    for op, number in numbers.items():
+        if not op.is_view:
+            last_line = "with autocast" if op.is_remembered else "after {}"
+            gone = [
+                f"backward of {keeper[x]}" if x in keeper else last_line.format(last.get(x, "…"))
+                for x in op.makes
+            ]
+            names = (map(_name, tensors) for tensors in (op.reads, op.makes, op.keeps))
+            reads, makes, *more = (", ".join(dict.fromkeys(x)) for x in (*names, gone))
+            size = f"{sum(x.num_bytes for x in op.makes):,}"
+            rows.append([str(number), op.where, op.kind, reads, makes, size, *more])
+    return in_columns(rows, "<<<<<><<")
+
+
+def _name(x: Tensor) -> str:
+    """What a tensor is called, or its shape in letters."""
+    name = x.parameter.name.rpartition(".")[2] if x.parameter else x.base.name
+    return name or x.axes.replace(" ", "·") or "1"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from memkit import recipes as kit
 from memkit.formula.kernels import sum_buffers
-from memkit.formula.liveness import Block
+from memkit.formula.liveness import Allocation
 from memkit.formula.parameters import Parameter
 from memkit.formula.run import Temporaries
 from memkit.recipes import (
@@ -149,7 +149,7 @@ IN_PAGES = in_few_bits(*WIDE, is_paged=True, **ABSMAX)
 FACTORED = {"variance": "vector", "row_var": "rows", "col_var": "columns"}
 
 
-def reduced(new: Temporaries, shape: tuple[int, ...], axis: int | None = None) -> Block:
+def reduced(new: Temporaries, shape: tuple[int, ...], axis: int | None = None) -> Allocation:
     """A norm or a mean along one axis, or of the whole; its kernel's scratch comes and goes beside it."""
     walks = [(size, math.prod(shape[i + 1 :])) for i, size in enumerate(shape)]
     along = walks if axis is None else [walks.pop(axis)]
@@ -168,9 +168,10 @@ def one_at_a_time(new: Temporaries, parameters: Sequence[Parameter]) -> None:
 
 def adafactor_one_by_one(new: Temporaries, parameters: Sequence[Parameter]) -> None:
     """One tensor at a time; what is made of a matrix stays until the next matrix has its own."""
-    names: dict[str, Block | None] = dict.fromkeys(("row mean", "column mean", "square", "update"))
+    names: dict[str, Allocation | None]
+    names = dict.fromkeys(("row mean", "column mean", "square", "update"))
 
-    def bind(name: str, block: Block) -> None:
+    def bind(name: str, block: Allocation) -> None:
         before, names[name] = names[name], block
         new.drop(before)
 

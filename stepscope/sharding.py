@@ -35,7 +35,7 @@ from dataclasses import dataclass, replace
 from memkit.cards import Card
 from memkit.formats.records import dtype_bits, tensor_bytes
 from memkit.formula.estimate import estimate_run
-from memkit.formula.liveness import FREED, Block, Recorder, Segment, Walk
+from memkit.formula.liveness import FREED, Allocation, Allocations, Segment, Walk
 from memkit.formula.parameters import (
     Parameter,
     block_parameters,
@@ -157,13 +157,13 @@ class Rank(Run):
         """What its optimizer updates, and keeps states for."""
         return self.kept(setup)
 
-    def write_weights(self, setup: TrainingSetup, record: Recorder) -> None:
+    def write_weights(self, setup: TrainingSetup, record: Allocations) -> None:
         write_weights(setup, record, setup.precision, self.kept(setup))
 
-    def write_states(self, setup: TrainingSetup, record: Recorder) -> None:
+    def write_states(self, setup: TrainingSetup, record: Allocations) -> None:
         write_states(setup, record, setup.precision, self.stepped(setup))
 
-    def write_step(self, setup: TrainingSetup, record: Recorder) -> None:
+    def write_step(self, setup: TrainingSetup, record: Allocations) -> None:
         if stepped := self.stepped(setup):
             write_update(setup, record, setup.precision, stepped, "optimizer")
 
@@ -175,7 +175,7 @@ class Replicated(Rank):
         kept = self.kept(setup)
         return whole_tensors(kept, self.layout.dp_size) if self.layout.stage == 1 else kept
 
-    def write_weights(self, setup: TrainingSetup, record: Recorder) -> None:
+    def write_weights(self, setup: TrainingSetup, record: Allocations) -> None:
         super().write_weights(setup, record)
         num_values = sum(parameter.count for parameter in self.kept(setup))
         num_bytes = tensor_bytes(num_values, setup.precision.weight_dtype)
@@ -264,15 +264,15 @@ class FullySharded(Rank):
         return out
 
 
-class Ranks(Recorder):
+class Ranks(Allocations):
     """Buffers of collectives, by the names that PyTorch's code has for them, and a group's whole weights."""
 
     def __init__(self, block_bytes: int, layout: Layout, is_on_host: bool):
         super().__init__(block_bytes)
         self.layout, self.is_on_host = layout, is_on_host
-        self.whole: dict[int, list[Block]] = {}
-        self.buffers: dict[str, Block] = {}
-        self.until_the_end: list[tuple[Block, int]] = []
+        self.whole: dict[int, list[Allocation]] = {}
+        self.buffers: dict[str, Allocation] = {}
+        self.until_the_end: list[tuple[Allocation, int]] = []
 
     def copy(self) -> "Ranks":
         """As things stand after a forward, for each of the backwards that may follow it."""
@@ -285,10 +285,10 @@ class Ranks(Recorder):
         events, self.events = self.events, []
         return Segment(segment.times, segment.unit, events)
 
-    def made(self, num_bytes: int, op: str, part: str = "temporary") -> Block:
+    def made(self, num_bytes: int, op: str, part: str = "temporary") -> Allocation:
         return self.new(num_bytes, op, "fully_shard", part)
 
-    def bind(self, name: str, block: Block | None) -> None:
+    def bind(self, name: str, block: Allocation | None) -> None:
         """A buffer's name is bound anew: what it held goes."""
         before = self.buffers.pop(name, None)
         if block is not None:
@@ -296,7 +296,7 @@ class Ranks(Recorder):
         if before is not None:
             self.drop(before)
 
-    def drop_all(self, blocks: list[Block]) -> None:
+    def drop_all(self, blocks: list[Allocation]) -> None:
         """These go, whoever held them."""
         self.events += [(block, FREED) for block in blocks]
 
@@ -333,7 +333,7 @@ class Ranks(Recorder):
         self.bind("gathering", None)
 
     def reduce(
-        self, unit: int, group: Group, whole: list[Block], times: int, accumulates: bool
+        self, unit: int, group: Group, whole: list[Allocation], times: int, accumulates: bool
     ) -> None:
         """Whole gradients go into one buffer, a share comes out; the buffer stays until the next one is made."""
         self.drop_all(self.whole.pop(unit))

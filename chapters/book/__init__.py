@@ -21,7 +21,7 @@ Reading order:
 - ``public_runs``: GPU runs that others measured, beside what is predicted for them
 - ``many_cards``: runs on one to eight A100s that others measured, beside what their programs take by a trace
 - ``driver``: what NVIDIA's driver says about the cards of this machine, and the RAM that a new program can have
-- ``gpu_cap``: a reader's cap on the card
+- ``gpu_cap``: a reader's cap on the card, and giving back what a chapter held
 - ``card_formats``: what a device's own casts and products do, and the seconds of a product in bf16 and FP8
 - ``checkup``: ``doctor()``: is this machine ready for the book?
 - ``ranks``: several processes for real, and what they send

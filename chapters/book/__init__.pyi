@@ -23,6 +23,7 @@ from .exercises import (
     built as built,
     check as check,
 )
+from .gpu_cap import give_back as give_back
 from .ledger_search import LedgerSearch as LedgerSearch
 from .many_cards import cards_words as cards_words
 from .patience import progress as progress

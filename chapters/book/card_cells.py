@@ -25,9 +25,8 @@ import torch
 
 from book.checkup import OLDEST_TORCH, version_numbers
 from book.driver import ask_driver
-from book.gpu_cap import cap_gpu
+from book.gpu_cap import cap_gpu, give_back
 from book.recordings import FOLDER
-from memkit.measure import give_back
 
 CHAPTERS = FOLDER.parent
 

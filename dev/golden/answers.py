@@ -37,7 +37,7 @@ from memkit import (
     training_build,
 )
 from memkit.cards import CARDS
-from memkit.formula import autocast_cast_bytes, count_by_kind
+from memkit.formula import count_by_kind
 from memkit.formula.model import model_of
 from memkit.recipes import ADAMW
 from memkit.recomputation import blocks_ledger, step_flops
@@ -217,7 +217,7 @@ def formula_answers(rng: random.Random, count: int = 400) -> list[dict]:
                 "kept": sha(
                     [
                         activation_bytes(setup),
-                        autocast_cast_bytes(setup),
+                        timeline.at("forward").temporary,  # autocast's casts
                         blocks_ledger(*again).num_bytes,
                     ]
                 ),

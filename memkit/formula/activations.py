@@ -9,7 +9,7 @@ otherwise.
 
 Autocast costs memory in three ways. The residual stream stays float32. Every linear layer casts its input for
 itself, so query, key and value keep three copies of one tensor. And the casts of the weights stay until the
-backward: they are no activations, ``autocast_cast_bytes`` gives them apart.
+backward: they are no activations, but what is temporary at the end of ``estimate_memory``'s forward.
 
 Not counted: numbers that Python hands to an operation (8 B of host memory each), such as the 1/√d of
 attention.
@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from memkit.formats.records import tensor_bytes
-from memkit.formula.model import Transformer, model_class_of, model_of
+from memkit.formula.model import TransformerOperations, model_class_of, model_of
 from memkit.formula.operations import Graph, Operation, Tensor
 from memkit.setup import TrainingSetup
 from memkit.units import Printable, Text, aligned_table, format_bytes, on_page, round_up
@@ -75,17 +75,6 @@ class Ledger(Printable):
         """Bytes per token and hidden unit: the 34 of the paper's 34sbh."""
         return self.num_bytes / self.sbh
 
-    def section(self, name: str) -> "Ledger":
-        """The lines of one section of the model.
-
-        Raises: ValueError: the ledger has no such section.
-        """
-        sections = dict.fromkeys(line.section for line in self.lines)
-        if name not in sections:
-            raise ValueError(f"section {name!r} is not one of {', '.join(sections)}")
-        lines = tuple(line for line in self.lines if line.section == name)
-        return replace(self, title=f"{self.title}: {name}", lines=lines)
-
     def table(self) -> Text:
         """Lines as aligned text: name, operation, shape in letters, dtype, bytes, multiple of sbh."""
         rows = [["kept tensor", "kept by", "shape", "dtype", "bytes", "sbh"]]
@@ -131,7 +120,7 @@ def kept_by(op: Operation, named: dict[Tensor, str]) -> Iterator[tuple[Tensor, s
             yield x.base, by, "checkpoint" if is_state else ""
 
 
-def entries_of(model: Transformer) -> dict[Tensor, KeptStorage]:
+def entries_of(model: TransformerOperations) -> dict[Tensor, KeptStorage]:
     """Every storage that is kept, in the order in which it is first kept; casts of parameters are in no ledger."""
     entries: dict[Tensor, KeptStorage] = {}
     casts = {x for op in model.graph.operations if op.is_cast for x in op.makes}
@@ -184,23 +173,8 @@ def activation_bytes(setup: TrainingSetup) -> int:
     return ledger_of(model, "activations", range(end + 1), [ones]).held_bytes
 
 
-def autocast_cast_bytes(setup: TrainingSetup) -> int:
-    """Bytes of autocast's copies of weights, temporary, yet alive when the backward starts; two bytes a weight.
-
-    There is one of each linear weight whose forward is not run again. A tied head is cast too, embeddings are not.
-    """
-    model = model_of(setup)
-    operations = model.graph.operations
-    kept = {x for op in operations if op.region is None for x in op.keeps}
-    return sum(
-        model.times[op.unit] * model.rounded(op.makes[0].num_bytes)
-        for op in operations
-        if op.is_cast and op.makes[0] in kept and op.reads[0].needs_grad
-    )
-
-
 def ledger_of(
-    model: Transformer, title: str, units: Iterable[int], more: Iterable[KeptStorage] = ()
+    model: TransformerOperations, title: str, units: Iterable[int], more: Iterable[KeptStorage] = ()
 ) -> Ledger:
     """Lines of these units, equal ones counted. What a strategy has moved to the host is left out."""
     setup, lines = model.setup, Counter()

@@ -14,7 +14,7 @@ from itertools import chain, count, groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from memkit.formula.liveness import FREED, Recorder, Segment, Walk
+from memkit.formula.liveness import FREED, Allocations, Segment, Walk
 from memkit.formula.model import model_of
 from memkit.formula.run import Run, free_gradients, run_of
 from memkit.models import ModelConfig
@@ -148,11 +148,8 @@ def estimate_run(run: Run, setup: TrainingSetup, steps: int = 2) -> MemoryTimeli
     steps = as_whole_number("steps", steps, 1, MAX_STEPS)
     instants = tuple(instants_of(phases(setup, steps, run)))
     events = Events(partial(written_events, setup, steps, run))
-    left_out = run.left_out(setup)
-    known = {"left out": left_out} if left_out else {}
-    return MemoryTimeline(
-        instants=instants, source="formula", device=setup.device, events=events, provenance=known
-    )
+    how = {"source": "formula", "device": setup.device, "left_out": run.left_out(setup)}
+    return MemoryTimeline(instants=instants, events=events, **how)
 
 
 @lru_cache(maxsize=8192)
@@ -207,7 +204,7 @@ def written(write: Callable, setup: TrainingSetup, is_repeated: bool = False) ->
     """What ``write`` writes. ``is_repeated``: it frees nothing, so that one layer stands for those that are alike."""
     if is_repeated:
         setup = replace(setup, model=setup.model.one_of_each)
-    record = Recorder(ALLOCATOR_BLOCK_BYTES if setup.device == "cuda" else 1)
+    record = Allocations(ALLOCATOR_BLOCK_BYTES if setup.device == "cuda" else 1)
     write(setup, record)
     by_times = defaultdict(list)
     for event in record.events:

@@ -2,8 +2,7 @@
 
 In the forward a tensor stays until its last use in the list, and longer if an operation keeps it. In the backward each
 operation in turn makes the gradients of its inputs while the gradient of its output and the tensors it kept are still
-there, and only then lets both go. That overlap is the transient of every backward. Two more rules shape it
-(``operations_table`` prints the list):
+there, and only then lets both go. That overlap is the transient of every backward. Two more rules shape it:
 
 - a second gradient of one tensor is added into the first, in place where nothing else holds the first;
 - the first operation of a checkpointed region that needs a kept tensor has the whole region run again.
@@ -18,8 +17,8 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from operator import attrgetter
 
-from memkit.formula.operations import SAME, Graph, Operation, Region, Summed, Tensor
-from memkit.units import in_columns, round_up
+from memkit.formula.operations import SAME, Operation, Region, Summed, Tensor
+from memkit.units import round_up
 
 BORN, FREED, FINISHED = 1, -1, 0
 """What an event says of a block. ``FINISHED``: it is the whole gradient of a parameter, and the backward is done with
@@ -35,7 +34,7 @@ GRADIENT_OPS = {"mm": "mm", "addmm": "mm", "bmm": "bmm"}
 
 
 @dataclass(slots=True, eq=False)
-class Block:
+class Allocation:
     """One allocation. ``num_bytes`` is what the allocator takes; ``holders`` counts the names, the operations that keep
     it and the tensors whose gradient it is.
 
@@ -62,23 +61,23 @@ class Segment:
 
     times: int
     unit: int
-    events: list[tuple[Block, int]]
+    events: list[tuple[Allocation, int]]
 
 
-class Recorder:
+class Allocations:
     """Makes and frees blocks, and writes down each event."""
 
     def __init__(self, block_bytes: int):
         self.block_bytes = block_bytes
-        self.events: list[tuple[Block, int]] = []
+        self.events: list[tuple[Allocation, int]] = []
 
-    def new(self, num_bytes: int, op: str, where: str, part: str = "temporary") -> Block:
+    def new(self, num_bytes: int, op: str, where: str, part: str = "temporary") -> Allocation:
         """A block of so many bytes, which the allocator rounds up."""
-        block = Block(round_up(num_bytes, self.block_bytes), num_bytes, op, where, part)
+        block = Allocation(round_up(num_bytes, self.block_bytes), num_bytes, op, where, part)
         self.events.append((block, BORN))
         return block
 
-    def drop(self, *blocks: Block) -> None:
+    def drop(self, *blocks: Allocation) -> None:
         """Each has one holder less; the last one frees it."""
         for block in blocks:
             block.holders -= 1
@@ -86,7 +85,7 @@ class Recorder:
                 self.events.append((block, FREED))
 
 
-class Walk(Recorder):
+class Walk(Allocations):
     """One forward and backward of a model's list: ``forward`` and ``backward`` are segments of events.
 
     Names of the training loop hold ``loss_gradient``, the gradient of the loss, until the backward returns, and what
@@ -98,11 +97,12 @@ class Walk(Recorder):
         super().__init__(model.block_bytes)
         self.graph, self.last_first = model.graph, last_first
         self.times = model.times
-        self.block_of: dict[Tensor, Block] = {}
-        self.gradient_of: dict[Tensor, Block] = {}
-        self.kept: defaultdict[Operation, list[Block]] = defaultdict(list)
-        self.saved: defaultdict[Region, list[Block]] = defaultdict(list)
-        self.cast_in: defaultdict[int, list[Block]] = defaultdict(list)  # autocast's cache, by unit
+        self.block_of: dict[Tensor, Allocation] = {}
+        self.gradient_of: dict[Tensor, Allocation] = {}
+        self.kept: defaultdict[Operation, list[Allocation]] = defaultdict(list)
+        self.saved: defaultdict[Region, list[Allocation]] = defaultdict(list)
+        # autocast's cache, by unit
+        self.cast_in: defaultdict[int, list[Allocation]] = defaultdict(list)
         self.was_run_again: set[Region] = set()
         self.flops_again: Counter[int] = Counter()
         self.graph.find_last_uses()
@@ -139,7 +139,7 @@ class Walk(Recorder):
             name_activations(segment.events)
         return segments
 
-    def make(self, op: Operation, is_again: bool = False) -> Sequence[Block]:
+    def make(self, op: Operation, is_again: bool = False) -> Sequence[Allocation]:
         """What ``op`` makes; what a policy saved is there in the second run. Returns what autocast remembers."""
         if op.is_view:
             return ()
@@ -218,7 +218,7 @@ class Walk(Recorder):
         for x, gradient in reversed(sent) if self.last_first else sent:
             self.accumulate(x, gradient)
 
-    def gradient(self, x: Tensor) -> Block:
+    def gradient(self, x: Tensor) -> Allocation:
         """A new gradient, as large as ``x``."""
         return self.new(x.num_bytes, self.op, self.where)
 
@@ -227,7 +227,7 @@ class Walk(Recorder):
         if num_bytes:
             self.drop(self.new(num_bytes, self.op, self.where))
 
-    def accumulate(self, x: Tensor, gradient: Block) -> None:
+    def accumulate(self, x: Tensor, gradient: Allocation) -> None:
         """A gradient arrives: the first of a tensor is taken over, each further one added to it."""
         if not x.needs_grad:
             return self.drop(gradient)
@@ -273,39 +273,8 @@ class Walk(Recorder):
         name_activations(self.events[start:])
 
 
-def name_activations(events: Iterable[tuple[Block, int]]) -> None:
+def name_activations(events: Iterable[tuple[Allocation, int]]) -> None:
     """What was born in these events and is there now is an activation; casts of weights are not."""
     for block, sign in events:
         if sign == BORN and block.holders and block.part == "temporary" and not block.is_cast:
             block.part = "activations"
-
-
-def operations_table(graph: Graph, unit: int | None = None) -> str:
-    """The operations of a unit, or of all. Views, which make nothing, are left out.
-
-    ``gone``: in the backward of that line, whose operation is the last to need it, or after it in the forward; a cast
-    that autocast remembers and nobody keeps goes when autocast is left.
-    """
-    graph.find_last_uses()
-    number, numbers, last, keeper = 0, {}, {}, {}
-    for op in graph.operations:
-        if unit in (None, op.unit):
-            number += not op.is_view
-            numbers[op] = number
-            last |= dict.fromkeys(op.last_uses, number)
-            for x in op.keeps if op.region is None else ():
-                keeper.setdefault(x.base, number)
-    rows = [["", "module", "operation", "reads", "makes", "bytes", "keeps", "gone"]]
-    for op, number in numbers.items():
-        if not op.is_view:
-            last_line = "with autocast" if op.is_remembered else "after {}"
-            gone = [
-                f"backward of {keeper[x]}" if x in keeper else last_line.format(last.get(x, "…"))
-                for x in op.makes
-            ]
-            reads, makes, *more = (
-                ", ".join(dict.fromkeys(map(str, x))) for x in (op.reads, op.makes, op.keeps, gone)
-            )
-            size = f"{sum(x.num_bytes for x in op.makes):,}"
-            rows.append([str(number), op.where, op.kind, reads, makes, size, *more])
-    return in_columns(rows, "<<<<<><<")

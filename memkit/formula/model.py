@@ -9,8 +9,8 @@ Most of the small lines of attention are layout. A projection gives [b, s, a·d]
 view that costs nothing, but a batched matrix product (bmm) wants [b·a, s, d] in one piece, and then it is a copy.
 
 ``model_of`` puts together what a setup asks for: a transformer, and each addition that is asked for. An addition is a
-subclass of ``Transformer`` that writes or walks the list in another way: RMSNorm in single operations, the CPU's
-rules. Another package adds its own with ``addition``; the formula itself names none of those.
+subclass of ``TransformerOperations`` that writes or walks the list in another way: RMSNorm in single operations, the
+CPU's rules. Another package adds its own with ``addition``; the formula itself names none of those.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,6 @@ from memkit.formula.kernels import (
     flash_backward_buffers,
     sum_buffers,
 )
-from memkit.formula.liveness import operations_table
 from memkit.formula.operations import NEW, SAME, Extra, Graph, Region, Summed, Tensor, scope
 from memkit.formula.parameters import (
     Parameter,
@@ -97,7 +96,7 @@ def units_of(
     return [*((1, unit) for unit in units[:num_first]), *between, (1, units[-1])]
 
 
-class Transformer:
+class TransformerOperations:
     """Writes the list of one micro-batch into ``graph``; ``units`` says how often each unit of blocks comes.
 
     ``is_whole``: every block is written, none stands for others that are alike. ``addition`` changes it from outside.
@@ -173,10 +172,6 @@ class Transformer:
     def core_output_by(self) -> str:
         """Who keeps a fused core's output, for a ledger: nobody but the projection after it."""
         return ""
-
-    def table(self, unit: int | None = None) -> str:
-        """The operations of a unit of blocks, or of all: what each reads, makes, keeps, and when what it makes goes."""
-        return operations_table(self.graph, unit)
 
     # The model
 
@@ -521,14 +516,14 @@ class Transformer:
         return self.graph.op("clone", [x], HEADS, name=copied, ways=(SAME,))
 
 
-ADDITIONS: list[tuple[type[Transformer], Callable[[TrainingSetup], bool]]] = []
+ADDITIONS: list[tuple[type[TransformerOperations], Callable[[TrainingSetup], bool]]] = []
 """Each with the setups that get it, beside others that they ask for."""
 
 
 def addition(is_asked_for: Callable[[TrainingSetup], bool]) -> Callable[[type], type]:
-    """For a subclass of ``Transformer``: the setups for which this holds get it."""
+    """For a subclass of ``TransformerOperations``: the setups for which this holds get it."""
 
-    def add(kind: type[Transformer]) -> type[Transformer]:
+    def add(kind: type[TransformerOperations]) -> type[TransformerOperations]:
         ADDITIONS.append((kind, is_asked_for))
         return kind
 
@@ -536,7 +531,7 @@ def addition(is_asked_for: Callable[[TrainingSetup], bool]) -> Callable[[type], 
 
 
 @addition(lambda x: x.model.norm == "rmsnorm" and (x.device == "cpu" or not x.uses_fused_norm))
-class WithNormInSteps(Transformer):
+class WithNormInSteps(TransformerOperations):
     """A transformer whose RMSNorm is many operations."""
 
     @scope
@@ -585,7 +580,7 @@ RANDOM_STATE_BYTES = 5056
 
 
 @addition(lambda setup: setup.device == "cpu")
-class OnCPU(Transformer):
+class OnCPU(TransformerOperations):
     """A transformer on the CPU: its allocator does not round, its kernels take nothing, its autocast widens nothing."""
 
     block_bytes, random_state_bytes, seeds = 1, RANDOM_STATE_BYTES, ()
@@ -626,25 +621,22 @@ class OnCPU(Transformer):
 
 
 @lru_cache
-def _with_additions(kinds: tuple[type[Transformer], ...]) -> type[Transformer]:
+def _with_additions(kinds: tuple[type[TransformerOperations], ...]) -> type[TransformerOperations]:
     """A transformer with all of them."""
-    return type("Model", (*kinds, Transformer), {}) if kinds else Transformer
+    return type("Model", (*kinds, TransformerOperations), {}) if kinds else TransformerOperations
 
 
-def model_class_of(setup: TrainingSetup) -> type[Transformer]:
+def model_class_of(setup: TrainingSetup) -> type[TransformerOperations]:
     """A transformer with the additions that a setup asks for."""
     return _with_additions(tuple(kind for kind, is_asked_for in ADDITIONS if is_asked_for(setup)))
 
 
-def model_of(setup: TrainingSetup, is_whole: bool = False) -> Transformer:
-    """The list of a setup's operations; ``table()`` prints it.
+def model_of(setup: TrainingSetup, is_whole: bool = False) -> TransformerOperations:
+    """The list of a setup's operations.
 
     >>> from memkit.models import TINY_GPT2
     >>> model = model_of(TrainingSetup(model=TINY_GPT2, seq_len=64))
-    >>> for line in model.table(unit=1).splitlines()[2:5]:
-    ...     print(line[:63].rstrip())
-    1   blocks.0.norm_1     layer_norm  norm 1 input, weight, bias
-    2   blocks.0.attention  addmm       norm 1 output, weight, bias
-    3   blocks.0.attention  attention   query, key and value, one s
+    >>> [op.kind for op in model.graph.operations if op.unit == 1 and not op.is_view][:3]
+    ['layer_norm', 'addmm', 'attention']
     """
     return model_class_of(setup)(setup, is_whole)

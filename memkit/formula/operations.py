@@ -57,10 +57,6 @@ class Tensor:
         """Bytes of its values."""
         return tensor_bytes(self.count, self.dtype)
 
-    def __str__(self) -> str:
-        name = self.parameter.name.rpartition(".")[2] if self.parameter else self.base.name
-        return name or self.axes.replace(" ", "·") or "1"
-
 
 class Extra(NamedTuple):
     """A tensor that an operation makes beside its output: a mask, statistics."""

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from functools import singledispatch
 
 from memkit.formats.records import tensor_bytes
-from memkit.formula.liveness import BORN, FINISHED, FREED, Block, Recorder, Segment, Walk
+from memkit.formula.liveness import BORN, FINISHED, FREED, Allocation, Allocations, Segment, Walk
 from memkit.formula.parameters import Parameter, parameter_ledger
 from memkit.formula.states import (
     StateTensor,
@@ -41,7 +41,7 @@ from memkit.setup import TrainingSetup
 def add_gradients(segments: Iterable[Segment]) -> list[Segment]:
     """Each finished gradient is added to one that is there, and freed."""
 
-    def added(segment: Segment) -> list[tuple[Block, int]]:
+    def added(segment: Segment) -> list[tuple[Allocation, int]]:
         return [(block, FREED if sign == FINISHED else sign) for block, sign in segment.events]
 
     return [Segment(each.times, each.unit, added(each)) for each in segments]
@@ -51,14 +51,14 @@ def keep_gradients(
     segments: Sequence[Segment],
     block_bytes: int,
     dtypes: Sequence[str] = (),
-    use: Callable[[Recorder, Block], bool] | None = None,
+    use: Callable[[Allocations, Allocation], bool] | None = None,
 ) -> list[Segment]:
     """Each finished gradient stays, in ``dtypes`` (left out: its own), unless ``use`` returns that it may go."""
     finished = [block for each in segments for block, sign in each.events if sign == FINISHED]
     kept = [block for block in finished if not dtypes or block.gradient_of.dtype in dtypes]
     own, out = {block: replace(block, part="gradients") for block in kept}, []
     for segment in segments:
-        record = Recorder(block_bytes)
+        record = Allocations(block_bytes)
         for block, sign in segment.events:
             mine = own.get(block, block)
             if sign != FINISHED:
@@ -81,21 +81,21 @@ def free_gradients(segments: Sequence[Segment]) -> list[Segment]:
     """What ``zero_grad`` frees: the gradients that these segments have left."""
     gone = {block for segment in segments for block, sign in segment.events if sign == FREED}
 
-    def left(segment: Segment) -> list[tuple[Block, int]]:
+    def left(segment: Segment) -> list[tuple[Allocation, int]]:
         made = (block for block, sign in segment.events if sign == BORN and block not in gone)
         return [(block, FREED) for block in made if block.part == "gradients"]
 
     return [Segment(each.times, each.unit, left(each)) for each in segments]
 
 
-def allocate_persistent(record: Recorder, op: str, tensors: Iterable[StateTensor]) -> None:
+def allocate_persistent(record: Allocations, op: str, tensors: Iterable[StateTensor]) -> None:
     """Tensors that stay to the end of the run."""
     for tensor in tensors:
         record.new(tensor.num_bytes, op, tensor.parameter, tensor.part).times = tensor.times
 
 
 def write_weights(
-    setup: TrainingSetup, record: Recorder, precision: Precision, parameters: Iterable[Parameter]
+    setup: TrainingSetup, record: Allocations, precision: Precision, parameters: Iterable[Parameter]
 ) -> None:
     """What exists before the first step: weights, and the master copy of recipes that have one."""
     for parameter in parameters:
@@ -104,7 +104,7 @@ def write_weights(
 
 
 def write_states(
-    setup: TrainingSetup, record: Recorder, precision: Precision, parameters: Sequence[Parameter]
+    setup: TrainingSetup, record: Allocations, precision: Precision, parameters: Sequence[Parameter]
 ) -> None:
     """The states that the first step makes. What torch keeps on the host counts only where the host is the device."""
     for parameter in parameters:
@@ -116,7 +116,7 @@ def write_states(
 
 def write_update(
     setup: TrainingSetup,
-    record: Recorder,
+    record: Allocations,
     precision: Precision,
     parameters: Sequence[Parameter],
     where: str,
@@ -135,17 +135,17 @@ def write_update(
 class Temporaries:
     """Makes the tensors of an update, in the dtype of the moments."""
 
-    record: Recorder
+    record: Allocations
     dtype: str
     op: str
     where: str
     is_cuda: bool
 
-    def one(self, count: int) -> Block:
+    def one(self, count: int) -> Allocation:
         """A new tensor."""
         return self.record.new(tensor_bytes(count, self.dtype), self.op, self.where)
 
-    def drop(self, *blocks: Block | None) -> None:
+    def drop(self, *blocks: Allocation | None) -> None:
         """These go."""
         self.record.drop(*filter(None, blocks))
 
@@ -176,15 +176,15 @@ class Run:
 
     # What stands, and what steps
 
-    def write_weights(self, setup: TrainingSetup, record: Recorder) -> None:
+    def write_weights(self, setup: TrainingSetup, record: Allocations) -> None:
         """What exists before the first step."""
         write_weights(setup, record, setup.precision, parameter_ledger(setup.model))
 
-    def write_states(self, setup: TrainingSetup, record: Recorder) -> None:
+    def write_states(self, setup: TrainingSetup, record: Allocations) -> None:
         """What the first step of the optimizer makes, and leaves."""
         write_states(setup, record, setup.precision, parameter_ledger(setup.model))
 
-    def write_step(self, setup: TrainingSetup, record: Recorder) -> None:
+    def write_step(self, setup: TrainingSetup, record: Allocations) -> None:
         """The temporaries of one step, in the order in which they come and go."""
         write_update(setup, record, setup.precision, parameter_ledger(setup.model), "optimizer")
 
@@ -205,7 +205,7 @@ class Run:
 
     def use(
         self, setup: TrainingSetup, *, makes_states: bool = False
-    ) -> Callable[[Recorder, Block], bool] | None:
+    ) -> Callable[[Allocations, Allocation], bool] | None:
         """What is done at once with a finished gradient, and returns whether that frees it; ``None``: nothing is.
 
         ``makes_states``: an optimizer that steps there makes its states now.

@@ -201,7 +201,7 @@ def trace_memory(
     here. Bytes of ``device="cuda"`` are rounded up to the allocator's blocks of 512; an event's ``num_bytes``
     is as asked. There a tensor made without ``device=`` counts as the card's. The program branches on no tensor's value
     and starts no thread; one that does wants ``stepscope.trace_script``. Where an operation takes what no trace knows,
-    a sentence in the timeline's provenance says so, and its peak is "at least".
+    a sentence in the timeline's ``left_out`` says so, and its peak is "at least".
 
     Raises: ValueError: an unknown device, steps that are not a positive number, no function as ``build``, or a
     model made outside it. NeedsValues: the program looks at a tensor's values. Whatever the program itself raises.
@@ -224,8 +224,7 @@ def trace_memory(
         run_steps(build, steps, tracer)
     timeline = timeline_of(tracer.log, "traced", device)
     left_out = "; ".join(tracer.left_out.texts(timeline.peak_bytes))
-    provenance = {"left out": left_out} if left_out else {}
-    return replace(timeline, source_lines=tracer.lines.texts, provenance=provenance)
+    return replace(timeline, source_lines=tracer.lines.texts, left_out=left_out)
 
 
 class Tracer(TorchDispatchMode):

@@ -1,7 +1,7 @@
 """The frontier explorer (chapter 04): strategies by FLOPs run again and peak, and their front."""
 
 from memkit.cards import CARDS
-from memkit.fit import fit_on
+from memkit.fit import NO_CARD, fit_on
 from memkit.pictures.planes import frontier_figure
 from memkit.recipes import FUSED_ADAMW, PURE_BF16
 from memkit.recomputation import MODELS, beats, cheapest, pareto_front, points, shown_strategies
@@ -9,7 +9,6 @@ from memkit.setup import TrainingSetup
 from memkit.units import format_bytes
 from memkit.widgets.explorer import Choice, Explorer, View, rows_of, takes_length
 
-NO_CARD = "no card"
 RECIPE = {"precision": PURE_BF16, "optimizer": FUSED_ADAMW}
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 BATCHES = (1, 2, 4, 8, 16)

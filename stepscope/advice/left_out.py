@@ -13,6 +13,9 @@ from memkit.units import aligned_table, format_bytes
 from stepscope.allocator.caching import AllocatorConfig
 from stepscope.allocator.replay import replay_trace
 
+CACHED = "cached, not allocated"
+"""The item of what a trace leaves out that says what the allocator holds in its cache."""
+
 
 @dataclass(frozen=True)
 class LeftOut:
@@ -56,7 +59,7 @@ def left_out_of(trace: MemoryTimeline) -> tuple[LeftOut, ...]:
             "cuBLAS keeps one for the forward's and one for the backward's thread; cuDNN may want more",
         ),
         LeftOut(
-            "cached, not allocated",
+            CACHED,
             *replayed_holes(trace),
             "expandable segments, or whole free ones given back; default segments; the largest share recorded",
         ),
@@ -73,12 +76,11 @@ def fits_of(
     >>> [fit.card for fit in fits_of(left_out_of(timeline), timeline.peak_bytes) if fit.verdict == "fits"][:2]
     ['A100 PCIe 40 GB', 'A100 SXM 40 GB']
     """
-    if not left_out:
-        raise ValueError(
-            "left_out=() has no holes of the allocator: left_out_of(trace) gives them, at its end"
-        )
+    holes = {item.name: item.range_bytes for item in left_out}.get(CACHED)
+    if holes is None:
+        raise ValueError(f"left_out={left_out!r} has no {CACHED!r}; left_out_of(trace) gives it")
     cards = [each for each in CARDS.values() if each.vendor == "NVIDIA"] if card is None else [card]
-    return tuple(fit_on(each, allocated_bytes, left_out[-1].range_bytes) for each in cards)
+    return tuple(fit_on(each, allocated_bytes, holes) for each in cards)
 
 
 def left_out_in_words(items: tuple[LeftOut, ...]) -> str:

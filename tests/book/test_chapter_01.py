@@ -8,7 +8,7 @@ from cells import texts_of
 
 from memkit.cards import CARDS
 from memkit.fit import fit_on
-from memkit.formula.activations import activation_bytes, autocast_cast_bytes, block_ledger
+from memkit.formula.activations import block_ledger
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import count_parameters
 from memkit.formula.states import bytes_per_parameter
@@ -115,7 +115,8 @@ def test_the_rule_to_take_home_holds_for_every_recipe(recipe, batch):
     logits = (
         setup.tokens_per_micro_batch * LLAMA_32_1B.vocab_size * (2 if kept["weight"] == 2 else 4)
     )
-    activations = activation_bytes(setup) + autocast_cast_bytes(setup)
+    forward = estimate_memory(setup).at("forward")
+    activations = forward.activations + forward.temporary  # autocast's casts of weights
     moments = {
         "backward": weights + states + activations + 2 * logits,
         "optimizer": weights + gradients + states + count * kept["exp_avg"],

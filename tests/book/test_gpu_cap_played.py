@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from book.gpu_cap import cap_gpu
-from memkit.measure import give_back
+from book.gpu_cap import cap_gpu, give_back
 from memkit.units import GIB, MIB
 
 

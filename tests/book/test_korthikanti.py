@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import pytest
 import torch
+from ledger_sections import section_of
 from torch.utils.checkpoint import set_checkpoint_early_stop
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -85,7 +86,7 @@ def test_our_ledger_gives_table_2(model):
 @each_model
 def test_our_ledger_gives_the_papers_blocks(model):
     ledger = block_ledger(paper_setup(model))
-    ours = {name: ledger.section(name).num_bytes for name in ("attention", "mlp", "norms")}
+    ours = {name: section_of(ledger, name).num_bytes for name in ("attention", "mlp", "norms")}
     paper = {
         block: sum(a.num_bytes(model) for a in ADDENDS if a.block == block)
         for block in ("attention", "MLP")

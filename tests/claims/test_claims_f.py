@@ -5,6 +5,8 @@ from dataclasses import replace
 from functools import cache
 from math import sqrt
 
+from ledger_sections import section_of
+
 from book.claims import rounds_to
 from book.korthikanti import (
     ADDENDS,
@@ -134,9 +136,9 @@ def test_C183(figures):
     assert rounds_to(selective.per_sbh, figures["kept"])
     plain = block_ledger(paper_setup(MODEL_22B))
     figures.settle(
-        mlp_is_kept=selective.section("mlp").num_bytes == plain.section("mlp").num_bytes,
-        core_goes=rounds_to(selective.section("attention").per_sbh, figures["attention"]),
-        all_of_attention_goes=selective.section("attention").num_bytes == 0,
+        mlp_is_kept=section_of(selective, "mlp").num_bytes == section_of(plain, "mlp").num_bytes,
+        core_goes=rounds_to(section_of(selective, "attention").per_sbh, figures["attention"]),
+        all_of_attention_goes=section_of(selective, "attention").num_bytes == 0,
     )
 
 
@@ -201,11 +203,11 @@ def test_C193(figures):
         ("flash", block_ledger(FLASH)),
         ("llama", llama),
     ):
-        assert rounds_to(ledger.section("attention").per_sbh, figures[f"{name}_attention"])
-        assert rounds_to(ledger.section("mlp").per_sbh, figures[f"{name}_mlp"])
+        assert rounds_to(section_of(ledger, "attention").per_sbh, figures[f"{name}_attention"])
+        assert rounds_to(section_of(ledger, "mlp").per_sbh, figures[f"{name}_mlp"])
     shares = (STORED, FLASH, LLAMA)
     larger = [
-        s.section("attention").num_bytes > s.section("mlp").num_bytes
+        section_of(s, "attention").num_bytes > section_of(s, "mlp").num_bytes
         for s in map(block_ledger, shares)
     ]
     figures.settle(once=larger[0], flash=larger[1], llama=larger[2])

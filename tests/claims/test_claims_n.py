@@ -6,6 +6,7 @@ from functools import cache
 
 import torch
 import torch.nn.functional as F
+from ledger_sections import section_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from book.claims import rounds_to
@@ -62,7 +63,7 @@ def saved_by_module(seq: int, need_weights: bool) -> int:
 
 
 def core_bytes(setup: TrainingSetup) -> int:
-    lines = block_ledger(setup).section("attention").lines
+    lines = section_of(block_ledger(setup), "attention").lines
     return sum(line.num_bytes for line in lines if not line.name.startswith("norm"))
 
 

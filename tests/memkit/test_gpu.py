@@ -7,8 +7,8 @@ import weakref
 import pytest
 import torch
 
+from book.gpu_cap import give_back
 from memkit.fit import CONTEXT_BYTES, workspace_bytes
-from memkit.measure import give_back
 from memkit.units import MIB
 
 

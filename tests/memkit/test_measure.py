@@ -20,7 +20,7 @@ from memkit.models import TINY_LLAMA
 from memkit.program.transformer import training_build
 from memkit.recipes import AUTOCAST_BF16
 from memkit.setup import TrainingSetup
-from memkit.timeline import PARTS, MemoryTimeline, compare
+from memkit.timeline import PARTS, MemoryTimeline
 
 
 def known_program():
@@ -82,7 +82,6 @@ def test_the_machine_and_its_versions_are_named(known):
     assert known.provenance["torch"] == torch.__version__ and "CPU" in known.provenance["machine"]
     assert datetime.date.fromisoformat(known.provenance["date"]) <= datetime.date.today()
     assert known.reserved_peak_bytes is None
-    assert "measured" in compare(known, known)
 
 
 def test_nothing_watches_the_program_while_it_is_measured():

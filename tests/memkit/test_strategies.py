@@ -17,14 +17,10 @@ from torch.utils.checkpoint import (
 )
 
 from book.korthikanti import MODEL_175B, model_flops, paper_setup, recomputed_flops
-from memkit.formula.activations import block_ledger
+from memkit.formula.activations import activation_bytes, block_ledger
 from memkit.models import GPT2_LARGE, LLAMA_2_7B, LLAMA_3_8B
 from memkit.recipes import PURE_BF16
-from memkit.recomputation import (
-    blocks_ledger,
-    step_flops,
-    stored_bytes,
-)
+from memkit.recomputation import blocks_ledger, step_flops
 from memkit.setup import TrainingSetup
 from memkit.strategies import (
     CORE,
@@ -134,7 +130,8 @@ def test_a_policy_pays_for_what_it_does_not_save():
 
 def test_offload_leaves_nothing_of_the_blocks_on_the_device():
     assert blocks_ledger(LLAMA, HOST).num_bytes == 0
-    assert stored_bytes(LLAMA, HOST) < stored_bytes(LLAMA, FULL)
+    on_host, full = (activation_bytes(LLAMA.under(way)) for way in (HOST, FULL))
+    assert on_host < full
 
 
 def test_the_square_root_is_too_large_a_group():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from memkit.timeline import INSTANTS, PARTS, Instant, MemoryTimeline, compare
+from memkit.timeline import INSTANTS, PARTS, Instant, MemoryTimeline
 
 
 def instant(name="init", values=(1, 2, 3, 4, 5), **fields):
@@ -91,28 +91,3 @@ def test_steps_and_micro_batches_are_named_where_there_are_several():
         source="formula",
     )
     assert "forward, micro-batch 2, step 1" in str(twice) and "optimizer, step 2" in str(twice)
-
-
-def test_compare_divides_each_column_by_the_last():
-    text = compare(timeline(110, 300), timeline(100, 200, source="traced"))
-    header, _, *rows = text.splitlines()
-    assert "formula ÷ traced" in header
-    assert rows[0].endswith("1.10×") and rows[1].endswith("1.50×")
-    assert rows[-1].startswith("peak") and rows[-1].endswith("1.50×")
-
-
-def test_compare_says_where_the_peaks_are_of_different_moments():
-    first = timeline(1, 2, 3, 4, 9)
-    made = MemoryTimeline(
-        instants=(Instant(name="init", total_bytes=12), *first.instants), source="traced"
-    )
-    note = "The peaks are of different moments: formula at optimizer peak; traced at init"
-    assert compare(first, made).endswith(note)
-    assert "different moments" not in compare(first, timeline(1, 2, 3, 4, 9, source="traced"))
-
-
-def test_compare_says_unknown_where_a_timeline_lacks_the_instant():
-    text = compare(timeline(110), timeline(100, 200, source="measured"))
-    assert "unknown" in text.splitlines()[3] and text.splitlines()[3].endswith("–")
-    with pytest.raises(ValueError, match="at least two timelines, got 1"):
-        compare(timeline(1))

@@ -26,7 +26,6 @@ from memkit.units import (
     format_bytes,
     format_count,
     format_gb,
-    format_ratio,
     on_page,
     round_up,
 )
@@ -89,22 +88,6 @@ def test_digits_are_as_asked():
 )
 def test_counts_are_decimal(count, text):
     assert format_count(count) == text
-
-
-@pytest.mark.parametrize(
-    "estimate, measured, text",
-    [
-        (103, 100, "1.03×"),
-        (0, 5, "0.00×"),
-        (5, 0, "–"),
-        (None, 5, "–"),
-        (5, None, "–"),
-        (math.inf, 5, "–"),
-        (math.nan, 5, "–"),
-    ],
-)
-def test_a_ratio_is_estimate_over_measured_or_a_dash(estimate, measured, text):
-    assert format_ratio(estimate, measured) == text
 
 
 @given(st.integers(0, 2**50), st.integers(1, 2**24))

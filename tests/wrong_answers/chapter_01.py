@@ -4,8 +4,7 @@ import inspect
 from dataclasses import replace
 
 from book.exercises import exercises_of
-from book.exercises.chapter_01 import CONTEXT_BYTES, largest_batch
-from memkit import by_hand
+from book.exercises.chapter_01 import CONTEXT_BYTES, largest_batch, peak_by_hand
 from memkit.units import GIB
 
 SETUP, CARD = exercises_of(1)["1.6"].values.values()
@@ -14,7 +13,7 @@ ROOM_BYTES = CARD.memory_bytes - CONTEXT_BYTES
 
 def with_sum(right: str, wrong: str):
     """``peak_by_hand`` with another sum in one of its three last lines."""
-    source, names = inspect.getsource(by_hand.peak_by_hand), {}
+    source, names = inspect.getsource(peak_by_hand), {}
     assert source.count(right) == 1
     exec(source.replace(right, wrong), names)
     return names["peak_by_hand"]
@@ -42,10 +41,7 @@ WRONG = {
         (with_sum(STEP, "W + S + G + W"), "see `foreach`"),
         (with_sum(STEP, "W + S + G + (2 * W if foreach else 0)"), "not two"),
         (with_sum(STEP, "W + S + (W if foreach else 0)"), "until zero_grad frees them"),
-        (
-            lambda **run: sum(by_hand.peak_by_hand(**run).values()),
-            "Wanted is a dictionary of three",
-        ),
+        (lambda **run: sum(peak_by_hand(**run).values()), "Wanted is a dictionary of three"),
         (35.86, "is not a function"),
     ),
     "1.5": (

@@ -7,7 +7,6 @@ from numbers import Integral, Real
 from book.exercises import ChoiceExercise, FunctionExercise, JudgedExercise, NumberExercise
 from book.exercises.answers import NotAttempted, whole
 from book.exercises.tables import rows_of
-from memkit.by_hand import peak_by_hand
 from memkit.cards import CARDS, Card
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import count_parameters
@@ -170,6 +169,28 @@ RIGHT_BY_HAND = {
     "end of the backward": "W + S + G + tables",
     "the optimizer's step": "W + S + G + copy",
 }
+
+
+def peak_by_hand(
+    h, L, heads, batch, seq, v=50257, positions=1024, width=4, tied=True, foreach=False
+):
+    """Bytes of a GPT's training step at the three moments that can be its peak; a value takes ``width`` bytes."""
+    tokens, table = batch * seq, v * h
+    parameters = table * (1 if tied else 2) + positions * h + L * (12 * h * h + 13 * h) + 2 * h
+    W = G = width * parameters
+    S = 2 * W
+    block = (
+        16 * width * tokens * h + (16 + 4 * heads) * tokens
+    )  # 16 values; norms' statistics, flash's sums
+    logits = width * tokens * v
+    A = (
+        L * block + 2 * width * tokens * h + logits + 24 * tokens
+    )  # blocks, last norm, log-softmax, ids
+    return {
+        "start of the backward": W + S + A + 2 * logits,
+        "end of the backward": W + S + G + (2 * width * table if tied else 0),
+        "the optimizer's step": W + S + G + (W if foreach else 0),
+    }
 
 
 def judge_by_hand(answer: object) -> str | None:

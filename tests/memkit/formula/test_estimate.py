@@ -12,14 +12,13 @@ import pytest
 from random_setups import random_setup
 
 from memkit.formula import estimate, estimate_memory
-from memkit.formula.activations import activation_bytes, autocast_cast_bytes
+from memkit.formula.activations import activation_bytes
 from memkit.formula.run import run_of
 from memkit.models import NORMS, TINY_GPT2, TINY_LLAMA
 from memkit.program.transformer import training_build
 from memkit.recipes import BF16_MASTER, BF16_TWO_GRADIENTS, FP32, KAHAN_BF16, MEGATRON, PURE_BF16
 from memkit.setup import TrainingSetup
 from memkit.strategies import CORE, SAVE_PRODUCTS, every, groups
-from memkit.timeline import compare
 from memkit.tracing.trace import trace_memory
 
 # A small vocabulary, so that the peaks lie in the blocks and not in the loss.
@@ -54,10 +53,7 @@ def check(setup, has_ledger=True):
         assert ours.parts == theirs.parts, (ours, setup)
     first = trace.at("forward", 1, 1)  # what the ledgers list, tensor by tensor
     if setup.device == "cuda" and has_ledger:
-        assert (activation_bytes(setup), autocast_cast_bytes(setup)) == (
-            first.activations,
-            first.temporary,
-        )
+        assert activation_bytes(setup) == first.activations
 
 
 def on_cpu(chosen):
@@ -144,8 +140,6 @@ def test_a_recipe_whose_program_here_takes_more_is_printed_as_at_least(precision
     chosen = setup(model=replace(LLAMA, num_layers=1), precision=precision, seq_len=8)
     estimate, trace = estimate_memory(chosen), traced(chosen)
     assert estimate.peak_bytes < trace.peak_bytes
-    assert "peak at least" in str(
-        estimate
-    ) and "formula: at least; left out: the float32" in compare(estimate, trace)
+    assert "peak at least" in str(estimate) and "left out: the float32" in str(estimate)
     whole = estimate_memory(replace(chosen, precision=PURE_BF16))
-    assert "at least" not in str(whole) + compare(whole, trace)
+    assert "at least" not in str(whole)

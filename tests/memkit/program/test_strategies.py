@@ -6,13 +6,14 @@ import pytest
 import torch
 from flops_counted import flops_counted_in
 
+from memkit.formula.activations import activation_bytes
 from memkit.formula.estimate import estimate_memory
 from memkit.measure import NUMBER, measure_memory, saved_bytes
 from memkit.models import gpt2_config, llama_config
 from memkit.program.hooks import tensors_in
 from memkit.program.transformer import Transformer, random_batches, strategy_build
 from memkit.recipes import AUTOCAST_BF16, PURE_BF16
-from memkit.recomputation import blocks_ledger, step_flops, stored_bytes
+from memkit.recomputation import blocks_ledger, step_flops
 from memkit.setup import TrainingSetup
 from memkit.strategies import (
     CORE,
@@ -90,7 +91,7 @@ def live_bytes(measured) -> int:
 def test_stored_bytes_are_the_formulas_the_traces_and_the_machines(recipe, strategy):
     setup = RECIPES[recipe]
     build = strategy_build(setup, strategy)
-    formula = stored_bytes(setup, strategy)
+    formula = activation_bytes(setup.under(strategy))
     traced, measured = (way(build, device="cpu", steps=2) for way in (trace_memory, measure_memory))
     assert traced.at("forward", step=1).activations == formula
     assert live_bytes(measured) == formula
@@ -156,7 +157,7 @@ def test_gradients_are_equal_to_the_bit(recipe):
 def test_offload_moves_the_blocks_to_the_host():
     setup = replace(RECIPES["gpt2 bf16"], device="cuda")
     traced = trace_memory(strategy_build(setup, HOST), steps=1)
-    assert traced.at("forward").activations == stored_bytes(setup, HOST)
+    assert traced.at("forward").activations == activation_bytes(setup.under(HOST))
     plain = trace_memory(strategy_build(setup, NONE), steps=1)
     moved = plain.at("forward").activations - traced.at("forward").activations
     assert moved == blocks_ledger(setup, NONE).held_bytes

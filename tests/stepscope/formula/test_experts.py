@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from ledger_sections import section_of
 
 from memkit.formula.activations import block_ledger
 from memkit.low_precision import LOWER_PRECISION
@@ -32,7 +33,7 @@ def test_a_block_keeps_what_transformers_own_keeps_whatever_is_chosen(precision)
         device="cpu",
         attention="stored",
     )
-    ours = block_ledger(setup).section("experts").num_bytes
+    ours = section_of(block_ledger(setup), "experts").num_bytes
     h, e, c, g = MODEL.hidden_size, MODEL.num_experts, MODEL.experts_per_token, MODEL.expert_size
     w = 4 if precision is FP32 else 2
     assert (

@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from memkit.formula.estimate import estimate_memory
+from memkit.formula.model import model_of
 from memkit.models import TINY_LLAMA, gpt2_config, llama_config
 from memkit.recipes import AUTOCAST_BF16, AUTOCAST_FP16, FP32, FUSED_ADAMW, PURE_BF16
 from memkit.tracing.trace import trace_memory
+from stepscope.formula import operations_table
 from stepscope.program.job import Transformer, job_build
 from stepscope.setup import AdapterConfig, Job, linear_layers
 
@@ -63,3 +65,14 @@ def test_it_is_the_same_loss_with_the_same_gradients():
 def test_pieces_of_unequal_size_have_no_formula():
     with pytest.raises(ValueError, match="loss_pieces=7 of 512 tokens are not equal"):
         estimate_memory(Job(model=LLAMA, seq_len=512, loss_pieces=7))
+
+
+@pytest.mark.parametrize("pieces", [1, 4])
+def test_the_table_has_a_line_for_each_operation_that_makes_something(pieces):
+    job = Job(model=TINY_LLAMA, seq_len=64, loss_pieces=pieces, recomputation="full")
+    header, _, *rows = operations_table(job).splitlines()
+    made = [op for op in model_of(job).graph.operations if not op.is_view]
+    assert [row.split()[0] for row in rows] == [str(number) for number in range(1, len(made) + 1)]
+    right = header.index("bytes") + len("bytes")  # a number ends below its header's last letter
+    sizes = [row[:right].rpartition(" ")[2].replace(",", "") for row in rows]
+    assert sizes == [str(sum(x.num_bytes for x in op.makes)) for op in made]
