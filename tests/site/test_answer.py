@@ -309,6 +309,51 @@ def test_the_first_screen_shows_its_film_whole_and_in_readable_letters(width, pa
     assert ends[label] < ends["out of memory"] + 4 * page.evaluate("devicePixelRatio")
 
 
+UPRIGHT = """() => { const pen = CanvasRenderingContext2D.prototype, { moveTo, lineTo } = pen;
+    globalThis.upright = [];
+    pen.moveTo = function (x, y) { this.from = [x, y]; moveTo.call(this, x, y); };
+    pen.lineTo = function (x, y) {
+        const { a, d } = this.getTransform(), [left, top] = this.from ?? [];
+        if (left === x) upright.push([a * x, d * top, d * y]);
+        lineTo.call(this, x, y);
+    }; }"""
+"""Notes the lines that are drawn from above to below."""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(
+    "model, card",
+    [
+        OPENING,
+        ("Llama-3-8B", "RTX 4090"),
+        ("Llama-3.2-1B", "L4"),
+        ("Qwen3-0.6B", "T4"),
+        ("GPT-2 small", "T4"),
+    ],
+)
+def test_no_line_of_the_film_goes_through_what_is_written_above_it(
+    model, card, width, still, address
+):
+    still.set_viewport_size({"width": width, "height": 900})
+    still.goto(f"{address}index.html?fit={quote(f'{model}/{card}')}")
+    still.wait_for_function(SETTLED)
+    still.evaluate(WRITTEN)
+    still.evaluate(UPRIGHT)
+    still.emulate_media(color_scheme="dark")  # it is drawn anew
+    still.wait_for_function("written.length > 0")
+    above = [each for each in still.evaluate("written") if "peak" in each[0] or each[0][:2] == "ou"]
+    above += [each for each in still.evaluate("written") if card in each[0]]
+    lines = still.evaluate("upright")
+    assert len(above) >= 2 and len(lines) >= len(above)
+    crossed = [
+        text
+        for text, left, right, y in above
+        for x, top, bottom in lines
+        if left < x < right and top < y - 2 and bottom > y - 8
+    ]
+    assert not crossed
+
+
 @pytest.mark.parametrize(
     "model, card", [("Llama-3-8B", "L40S"), ("GPT-2 small", "T4"), ("Llama-3.1-405B", "B200")]
 )
