@@ -18,7 +18,7 @@ const STYLE = `
 .memkit-film .line.dies { outline: 2px solid #D55E00; outline-offset: -2px; }
 .memkit-film .bar { position: relative; margin: 2px 4px 2px 8px; font-size: 11px; line-height: 18px;
   text-align: right; }
-.memkit-film .bar i { position: absolute; top: 0; bottom: 0; opacity: .55; }
+.memkit-film .bar i { position: absolute; top: 0; bottom: 0; opacity: .5; }
 .memkit-film .bar span { position: relative; }
 .memkit-film .total { font-size: 26px; font-weight: 650; font-variant-numeric: tabular-nums; }
 .memkit-film .when { font-variant-numeric: tabular-nums; }

@@ -278,7 +278,7 @@ def test_the_film_moves_after_few_requests_without_python_and_stops_where_the_ca
     assert f"the {OPENING[1]} was full before" in form.locator(".when").inner_text()
     form.locator(".ways [data-verdict=fits]").first.click()  # one tap, and it comes to its end
     page.get_by_text(": it fits.").wait_for()
-    assert not is_true(form.evaluate(SEEN))
+    assert NAMES[form.evaluate(SEEN)["way"]] == "+ 8-bit states"
 
 
 WRITTEN = """only => { const write = CanvasRenderingContext2D.prototype.fillText;
@@ -311,6 +311,12 @@ def test_the_first_screen_shows_its_film_whole_and_in_readable_letters(width, pa
     ends = {text: right for text, _, right, _ in page.evaluate("written")}
     label = next(text for text in ends if text.startswith(OPENING[1]))
     assert ends[label] < ends["out of memory"] + 4 * page.evaluate("devicePixelRatio")
+
+
+def test_what_stands_on_the_bars_of_lines_can_be_read_on_a_dark_page(still, axe):
+    still.emulate_media(color_scheme="dark")
+    assert still.locator(".stage .bar span:text('GiB')").count() >= 3
+    assert axe(still, ["color-contrast"]) == []
 
 
 UPRIGHT = """() => { const pen = CanvasRenderingContext2D.prototype, { moveTo, lineTo } = pen;
