@@ -8,7 +8,7 @@ import pickle
 import re
 import warnings
 from io import BytesIO
-from itertools import combinations
+from itertools import combinations, pairwise
 from textwrap import fill
 from typing import TYPE_CHECKING
 
@@ -95,6 +95,7 @@ def for_a_page(figure: "Figure") -> str:
         return f'{side[1]}="{float(side[2]) * figure.dpi / 72:.0f}"'
 
     svg = re.sub("<[^>]+>", short, re.sub(r'(width|height)="([\d.]+)pt"', pixels, svg))
+    svg = re.sub(r'(?<= d="M )[-\d. L]+', lambda path: straight(path[0]), svg)
     greys = {grey: int(grey, 16) / 255 for grey in sorted({*GREY.findall(svg), "00", "ff"})}
     light = "".join(f"--g{grey}:#{grey * 3};" for grey in greys)
     inks = {grey: f"{round(INK + (PAPER - INK) * shade):02x}" for grey, shade in greys.items()}
@@ -102,3 +103,25 @@ def for_a_page(figure: "Figure") -> str:
     style = f"svg{{fill:var(--g00);{light}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}"
     head, end, inside = GREY.sub(r"var(--g\1)", svg).partition(">")
     return f"{head}{end}<style>{style}</style>{inside}"
+
+
+def straight(path: str) -> str:
+    """A path without the points that lie on the way from one neighbour to the other, across or down.
+
+    >>> straight("1 5L 2 5L 3 5L 3 9L 3 5")
+    '1 5L 3 5L 3 9L 3 5'
+    """
+    points = [(*map(float, point.split()), point) for point in path.split("L ")]
+
+    def is_between(before: tuple, here: tuple, after: tuple) -> bool:
+        return any(
+            before[axis] == here[axis] == after[axis]
+            and sorted((before, here, after), key=lambda point: point[1 - axis])[1] == here
+            for axis in (0, 1)
+        )
+
+    kept = points[:1]
+    for here, after in pairwise(points[1:]):
+        if not is_between(kept[-1], here, after):
+            kept.append(here)
+    return "L ".join(text for _, _, text in (*kept, *points[1:][-1:]))
