@@ -72,3 +72,18 @@ def overlap(a: Label, b: Label) -> bool:
     return (
         a.box[0] < b.box[2] and b.box[0] < a.box[2] and a.box[1] < b.box[3] and b.box[1] < a.box[3]
     )
+
+
+def check_narrow(chart) -> None:
+    """A picture's twin for a phone tells the same, in letters of 11 pixels that all stand in it and touch no others."""
+    narrow, told = chart.narrow(), [set(), set()]
+    for each, marks in zip((chart, narrow), told, strict=True):
+        marks |= {(*mark.data.items(), mark.tip) for mark in marks_of(each) if mark.data}
+    assert told[0] == told[1] and narrow.alt == chart.alt and narrow.marked == chart.marked
+    texts = ET.fromstring(narrow.svg()).iter(f"{SVG}text")
+    assert min(float(text.get("font-size")) for text in texts) >= 11
+    labels = labels_of(narrow)
+    for number, label in enumerate(labels):
+        left, top, right, bottom = label.box
+        assert left >= 0 and top >= 0 and right <= narrow.width and bottom <= narrow.height, label
+        assert not [other for other in labels[:number] if overlap(label, other)], label

@@ -39,7 +39,8 @@ from stepscope.widgets.saved_film import SavedFilm
 
 TOKENS = 2048
 PIECES = 8
-OPENING = ("Llama-3-8B", "RTX 4090")
+OPENING = ("Llama-2-7B", "A100 SXM 80 GB")
+"""Its step plays through forward and backward, dies where the optimizer makes its states, and fits with 8-bit ones."""
 FUSED = OptimizerConfig(implementation="fused")
 WAYS = {
     "as most scripts": (

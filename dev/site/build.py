@@ -187,10 +187,16 @@ def questions_page(files: Files) -> Page:
     return page
 
 
-def card_of(page: Page) -> str:
-    """The picture that a link to the page is shown with: the page's own first, or the first answer of the site."""
-    own = re.search(r'src="(pictures/[^"]+\.png)"', page.picture)
-    return own[1] if own else address_of(*OPENING).replace(".html", ".png")
+def card_of(page: Page, files: Files) -> str:
+    """The picture that a link to the page is shown with: the first that its cells have drawn if that is its first.
+
+    Else it is the first answer of the site.
+    """
+    own = re.search(r'src="pictures/([^"]+)\.svg"', page.picture)
+    if not own or own[1] not in files.pixels:
+        return address_of(*OPENING).replace(".html", ".png")
+    (files.out / "pictures" / f"{own[1]}.png").write_bytes(files.pixels[own[1]])
+    return f"pictures/{own[1]}.png"
 
 
 def run_line(page: Page, files: Files) -> str:
@@ -387,7 +393,7 @@ def build(out: Path, site: str = "") -> None:
             ),
             cited=escape(cited_as(facts)),
             facts=facts,
-            links=links_of(f"{page.stem}.html", card_of(page), site),
+            links=links_of(f"{page.stem}.html", card_of(page, files), site),
             site=site,
             repository=repository_of(site),
             opening_film=film_name(OPENING[0], 0),

@@ -6,7 +6,6 @@ Chapter 01 has a second sheet: the ledger of a block and a blank timeline to dra
 appendix D's sheet for the wall to ``D.pdf``, on A3.
 """
 
-import base64
 import json
 import re
 import shutil
@@ -88,12 +87,9 @@ def blank_timeline() -> str:
 def first_picture(cells: dict[str, dict], text: str, files: Files) -> str:
     """The first picture that a chapter names, or else the first that its cells have drawn."""
     for alt, picture in re.findall(r"!\[(.*?)\]\((.+?)\)", text, re.DOTALL)[:1]:
-        return files.picture(files.figure(picture), alt)
-    drawn = (
-        output.get("data", {}) for cell in cells.values() for output in cell.get("outputs", ())
-    )
-    data = next(data for data in drawn if "image/png" in data)
-    return files.picture(base64.b64decode(data["image/png"]), "".join(data["text/plain"]))
+        return files.figure(picture, alt)
+    outputs = (output for cell in cells.values() for output in cell.get("outputs", ()))
+    return files.stored(next(each for each in outputs if "image/png" in each.get("data", {})))
 
 
 def sheets_of(path: Path, files: Files) -> str:

@@ -5,21 +5,18 @@ needs no script and no other machine for them. Alt texts stand where the noteboo
 """
 
 import ast
-import base64
 import hashlib
 import re
+from base64 import b64decode
 from dataclasses import dataclass, field
 from html import escape, unescape
-from io import BytesIO
 from pathlib import Path
 
 import nbformat
-import numpy as np
 from exercises import exercise_html
 from latex2mathml.converter import convert as mathml
 from nbconvert.filters.ansi import ansi2html
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
-from PIL import Image
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
@@ -83,7 +80,7 @@ class Renderer(IPythonRenderer):
         return f'<h{level} id="{escape(anchor)}">{text}{link if level > 1 else ""}</h{level}>\n'
 
     def image(self, text: str, url: str, title: str | None = None) -> str:
-        return self.files.picture(self.files.figure(url), text)
+        return self.files.figure(url, text)
 
     def link(self, text: str, url: str, title: str | None = None) -> str:
         address = self.files.address(url)
@@ -101,42 +98,54 @@ class Files:
 
     def __init__(self, root: Path, out: Path, folder: Path | None = None):
         self.root, self.out, self.folder = root, out, folder or root / "chapters"
+        self.pixels: dict[str, bytes] = {}  # of a picture, for those who show a link to its page
 
-    def figure(self, url: str) -> Path:
-        """A drawn figure in the repository; as SVG where there is one, which follows a light or a dark page."""
-        path = (self.folder / url).resolve()
-        drawn = path.with_suffix(".svg")
-        return drawn if drawn.exists() and drawn.stat().st_size < 400_000 else path
-
-    def picture(self, source: Path | bytes, alt: str) -> str:
-        """A picture with its words. Its size is written down, so that the text below it does not jump.
-
-        One of pixels has a twin for a dark page.
-        """
-        name = (
-            source.name
-            if isinstance(source, Path)
-            else f"{hashlib.sha256(source).hexdigest()[:16]}.png"
+    def picture(self, name: str, svg: str, alt: str, narrow: str = "") -> str:
+        """An SVG with its words, and its twin for a phone. Its size is written down, so that no text below it jumps."""
+        size, least = self.written(name, svg)
+        image = (
+            f'<img src="pictures/{name}.svg" alt="{escape(unescape(alt))}" {size} style="--least: {least}px" '
+            'loading="lazy">'
         )
-        data = source.read_bytes() if isinstance(source, Path) else source
-        target, letters = self.out / "pictures" / name, letters_of(data)
-        if name.endswith(".png"):
-            drawn = Image.open(BytesIO(data)).convert("RGB")
-            data, (width, height) = in_few_colours(drawn), drawn.size
-            target.with_stem(f"{target.stem}-dark").write_bytes(in_few_colours(in_dark(drawn)))
-        elif found := re.search(rb'viewBox="0 0 ([\d.]+) ([\d.]+)"', data):
-            width, height = (round(float(each)) for each in found.groups())
-        else:
-            raise ValueError(
-                f"{name} is neither a PNG nor an SVG with a viewBox that begins at 0 0"
-            )
-        target.write_bytes(data)
-        size = f'width="{width}" height="{height}" style="--least: {width * 11 / letters:.0f}px"'
-        image = f'<img src="pictures/{target.name}" alt="{escape(unescape(alt))}" {size} loading="lazy">'
-        if name.endswith(".png"):
-            dark = f'srcset="pictures/{target.stem}-dark.png" media="(prefers-color-scheme: dark)"'
-            image = f"<picture><source {dark}>{image}</picture>"
+        if narrow:
+            size, _ = self.written(f"{name}-narrow", narrow)
+            twin = f'<source srcset="pictures/{name}-narrow.svg" media="(max-width: 40rem)" {size}>'
+            image = f"<picture>{twin}{image}</picture>"
         return f'<span class="picture">{image}</span>'
+
+    def written(self, name: str, svg: str) -> tuple[str, int]:
+        """A picture's size as attributes, and the width at which its letters are 11 pixels.
+
+        Raises: ValueError: it is no SVG, or it does not say how large it is.
+        """
+        units = re.search(r'<svg[^>]* viewBox="0 0 ([\d.]+) [\d.]+"', svg)
+        size = re.search(r'<svg[^>]* (width="[\d.]+" height="[\d.]+")', svg)
+        if not units or not size:
+            raise ValueError(f"{name} is no SVG with a size and a viewBox that begins at 0 0")
+        (self.out / "pictures" / f"{name}.svg").write_text(svg, encoding="utf-8")
+        rounded = re.sub(r"[\d.]+", lambda number: f"{float(number[0]):.0f}", size[1])
+        return rounded, round(float(units[1]) * 11 / letters_of(svg))
+
+    def figure(self, url: str, alt: str) -> str:
+        """A drawn figure of the repository; one that can be drawn anew for a phone is there twice."""
+        drawn = (self.folder / url).with_suffix(".svg")
+        narrow = drawn.with_stem(f"{drawn.stem}-narrow")
+        twin = narrow.read_text(encoding="utf-8") if narrow.exists() else ""
+        return self.picture(drawn.stem, drawn.read_text(encoding="utf-8"), alt, twin)
+
+    def stored(self, output: dict) -> str:
+        """The picture of a cell's output: its pixels have it as SVG in their metadata.
+
+        Raises: ValueError: they have not.
+        """
+        told, pixels = output["metadata"]["image/png"], b64decode(output["data"]["image/png"])
+        if "svg" not in told:
+            raise ValueError(
+                f"{told.get('alt', '')[:60]!r}… has no SVG beside its pixels. Run `make run-notebooks`"
+            )
+        name = hashlib.sha256(pixels).hexdigest()[:16]
+        self.pixels[name] = pixels
+        return self.picture(name, told["svg"], told["alt"], told.get("narrow", ""))
 
     def film(self, text: str) -> str:
         """Where a page fetches the events of a film, which its notebook has stored."""
@@ -182,32 +191,14 @@ def stem_of(path: Path) -> str:
     return f"{path.stem}_{kind_of(path)}".removesuffix("_")
 
 
-def letters_of(picture: bytes) -> float:
-    """The height of a picture's smallest letters in its own pixels; a chart of matplotlib has the style's 10 points."""
-    if sizes := re.findall(rb'font-size="([\d.]+)"', picture):
-        return min(map(float, sizes))
-    return 15 if b"Software\0Matplotlib" in picture else 11
+def letters_of(svg: str) -> float:
+    """The height of a picture's smallest letters in its own units; matplotlib's exponents, 0.7 of a size, are not read.
 
-
-PAPER, INK = (0x16, 0x16, 0x16), (0xE8, 0xE8, 0xE8)
-"""The dark page's, as ``book.css`` has them; drawn figures stand on the same ground."""
-
-
-def in_dark(drawn: Image.Image) -> Image.Image:
-    """A chart that was drawn on white, on the dark page's ground: its greys go from ink to paper, its colours stay."""
-    pixels = np.asarray(drawn) / 255
-    is_colour = np.clip(np.ptp(pixels, axis=-1, keepdims=True) / 0.25, 0, 1)  # an edge is between
-    paper, ink = np.array([PAPER, INK]) / 255
-    greys = ink + (paper - ink) * pixels.mean(axis=-1, keepdims=True)
-    mixed = is_colour * pixels + (1 - is_colour) * greys
-    return Image.fromarray(np.rint(255 * mixed).astype(np.uint8))
-
-
-def in_few_colours(drawn: Image.Image) -> bytes:
-    """A chart as PNG in 96 colours: a third of the bytes."""
-    kept = BytesIO()
-    drawn.quantize(96).save(kept, "PNG", optimize=True)
-    return kept.getvalue()
+    >>> letters_of('<text font-size="12">a</text><tspan style="font: 10px DejaVu"/><tspan style="font-size: 7px"/>')
+    10.0
+    """
+    sizes = {float(size) for size in re.findall(r'font(?:-size)?(?:="|: )([\d.]+)', svg)}
+    return min(size for size in sizes if round(size / 0.7, 1) not in sizes)
 
 
 def coloured(code: str) -> str:
@@ -323,18 +314,12 @@ class ChapterWriter:
             return f'<pre class="output">{ansi2html(output.text)}</pre>'
         if output.output_type == "error":
             return f'<pre class="output">{ansi2html(chr(10).join(output.traceback))}</pre>'
-        data, metadata = output.data, output.metadata
+        data = output.data
         if FILM in data:
-            still = self.files.picture(
-                base64.b64decode(data["image/png"]), metadata["image/png"]["alt"]
-            )
-            return f'<div class="output film" data-film="{self.files.film("".join(data[FILM]))}">{still}</div>'
-        for kind in ("image/svg+xml", "image/png"):
-            if kind in data:
-                alt = metadata.get(kind, {}).get("alt") or data.get("text/plain", "")
-                if kind == "image/svg+xml":
-                    return f'<div class="picture output">{"".join(data[kind])}</div>'
-                return f'<div class="output">{self.files.picture(base64.b64decode(data[kind]), alt)}</div>'
+            film = self.files.film("".join(data[FILM]))
+            return f'<div class="output film" data-film="{film}">{self.files.stored(output)}</div>'
+        if "image/png" in data:
+            return f'<div class="output">{self.files.stored(output)}</div>'
         if "text/html" in data:
             return f'<div class="output scroll">{self.relinked("".join(data["text/html"]))}</div>'
         if "text/markdown" in data:

@@ -18,6 +18,7 @@ from memkit.pictures.svg import (
     broken,
     byte_ticks,
     draw_limit,
+    redrawn,
     text_width,
 )
 from memkit.units import format_bytes
@@ -183,7 +184,10 @@ def _stack(chart: Chart, bar: Bar, box: Callable) -> None:
             chart.rect(*box(low, high), LOOKS[part], **style)
 
 
-def rows_figure(rows: Mapping[str, Mapping[str, float]], title: str, unit: str = "") -> Chart:
+@redrawn
+def rows_figure(
+    rows: Mapping[str, Mapping[str, float]], title: str, unit: str = "", width: float = WIDE
+) -> Chart:
     """A stacked bar for each row, from the left, in ``unit``: addends of recipes, what blocks keep, claims by verdict.
 
     Raises: ValueError: no row.
@@ -195,22 +199,32 @@ def rows_figure(rows: Mapping[str, Mapping[str, float]], title: str, unit: str =
         raise ValueError("rows={} have nothing to draw; allowed is at least one bar")
     totals = {row: sum(pieces.values()) for row, pieces in rows.items()}
     looks = looks_of(list(dict.fromkeys(name for pieces in rows.values() for name in pieces)))
-    chart = Chart(800, 0, title)
-    top = chart.legend([(look, name) for name, look in looks.items()], 10, 46, 780) + 8
-    chart.height = top + 34 * len(rows)
-    left, after = 24 + max(text_width(row, 12.5) for row in rows), f" {unit}" if unit else ""
-    x = Scale(
-        low=0, high=max(totals.values()) * 1.09, start=left, end=790 - text_width(after, 12.5)
-    )
+    chart, after = Chart(width, 0, title), f" {unit}" if unit else ""
+    entries = [(look, name) for name, look in looks.items()]
+    top = chart.legend(entries, 10, 46 + chart.lower, width - 20) + 8
+    left, tall, right = 24 + max(text_width(row, 12.5) for row in rows), 34, width - 10
+    if chart.is_narrow:  # a row's words stand above its bar
+        left, tall, top = 10, 48, top + 16
+    else:
+        right -= text_width(after, 12.5)
+    chart.height = top + tall * len(rows)
+    most = max(totals.values()) * (1 if chart.is_narrow else 1.09)
+    x = Scale(low=0, high=most, start=left, end=right)
     for number, (row, pieces) in enumerate(rows.items()):
-        y, ends = top + 12 + 34 * number, accumulate(pieces.values(), initial=0)
+        y, ends = top + 12 + tall * number, accumulate(pieces.values(), initial=0)
         for (name, size), (start, end) in zip(pieces.items(), pairwise(ends), strict=True):
             tip, data = f"{name}: {size:.4g}{after}, {row}", {"name": name, "size": f"{size:.6g}"}
             chart.bar(x(start), x(end), y, 24, looks[name], tip=tip, data=data, stroke=PAPER)
             if text_width(f"{size:.3g}", 12) < x(end) - x(start):
                 chart.words(x((start + end) / 2), y, f"{size:.3g}", 12, anchor="middle", boxed=True)
+        total = f"{totals[row]:.4g}{after}"
+        if chart.is_narrow:
+            room = right - left - text_width(total, 12.5, bold=True) - 4
+            chart.words(left, y - 21, row, 12.5 if text_width(row, 12.5) < room else 11)
+            chart.words(right, y - 21, total, 12.5, anchor="end", bold=True)
+            continue
         chart.words(left - 10, y, row, 12.5, anchor="end")
-        chart.words(x(totals[row]) + 8, y, f"{totals[row]:.4g}{after}", 12.5, bold=True)
+        chart.words(x(totals[row]) + 8, y, total, 12.5, bold=True)
     chart.alt = (
         f"{title}: {'; '.join(f'{row} {total:.4g}{after}' for row, total in totals.items())}."
     )

@@ -309,19 +309,26 @@ class Chart:
         return png_of(light, zoom)
 
     def write_files(self, stem: Path) -> None:
-        """``stem``.svg and ``stem``.png, the same bytes each time."""
-        stem.with_suffix(".svg").write_text(self.svg(stands_alone=True), encoding="utf-8")
+        """``stem``.svg and ``stem``.png, and ``stem``-narrow.svg for a phone, the same bytes each time."""
+        pictures = {"": self} | ({"-narrow": self.narrow()} if self.anew else {})
+        for end, chart in pictures.items():
+            file = stem.with_name(f"{stem.name}{end}.svg")
+            file.write_text(chart.svg(stands_alone=True), encoding="utf-8")
         stem.with_suffix(".png").write_bytes(self.png(2))
 
     def _repr_mimebundle_(self, **_kwargs) -> tuple[dict, dict]:
         """What a notebook stores: pixels, which every viewer shows, and the SVG only where no pixels can be made.
 
-        Of an inline SVG in a notebook that nobody has trusted yet both Jupyters leave only the words.
+        Of an inline SVG in a notebook that nobody has trusted yet both Jupyters leave only the words. So the pixels'
+        metadata carry it, and its twin for a phone: a page that draws the notebook shows them in their place.
         """
-        kind, data = "image/svg+xml", self.svg(stands_alone=True)
+        kind, data, told = "image/svg+xml", self.svg(stands_alone=True), {"alt": self.alt}
         if pixels := self.png():
+            told["svg"] = data
+            if self.anew:
+                told["narrow"] = self.narrow().svg(stands_alone=True)
             kind, data = "image/png", base64.b64encode(pixels).decode()
-        return {kind: data, "text/plain": self.alt}, {kind: {"alt": self.alt}}
+        return {kind: data, "text/plain": self.alt}, {kind: told}
 
     def _mark(
         self, tag: str, place: Mapping, look: tuple | None, *, shade=INK, tip="", data=None, **style

@@ -13,7 +13,18 @@ from itertools import groupby
 
 from memkit.pictures.bars import Bar, bars_figure, short
 from memkit.pictures.colours import LOOKS
-from memkit.pictures.svg import GREY, WIDE, Chart, Scale, byte_ticks, draw_limit, redrawn, thinned
+from memkit.pictures.svg import (
+    GREY,
+    WIDE,
+    Chart,
+    Scale,
+    broken,
+    byte_ticks,
+    draw_limit,
+    redrawn,
+    text_width,
+    thinned,
+)
 from memkit.timeline import PARTS, Events, Instant, MemoryTimeline, provenance_line, where
 from memkit.units import format_bytes
 
@@ -114,6 +125,7 @@ def timeline_figure(
     return chart
 
 
+@redrawn
 def over_time_figure(
     panels: Mapping[str, MemoryTimeline],
     *,
@@ -121,6 +133,7 @@ def over_time_figure(
     title: str = "",
     limit: tuple[str, int] | None = None,
     marks_peak: bool = True,
+    width: float = WIDE,
 ) -> Chart:
     """One panel a timeline, all on one scale of bytes; across, the events of ``step`` (None: all) in program order.
 
@@ -138,34 +151,51 @@ def over_time_figure(
                 sizes[phases[0][2] :] = [0] * (len(sizes) - phases[0][2])
     # a mark has its room above the highest moment
     top = 1.09 * max(max(_totals(heights)) for heights, _, _ in drawn.values())
-    chart, words = Chart(800, 60 + 185 * len(panels), title), []
-    for number, (name, (heights, phases, peak)) in enumerate(drawn.items()):
-        y = Scale(low=0, high=top, start=205 + 185 * number, end=70 + 185 * number)
-        x = Scale(low=0, high=len(next(iter(heights.values()))), start=92, end=640)
+    chart, words = Chart(width, 60 + 185 * len(panels), title), []
+    left, right = (64, width - 10) if chart.is_narrow else (92, 640)
+    upper = 70 + chart.lower  # a panel's upper end
+    for name, (heights, phases, peak) in drawn.items():
+        x = Scale(low=0, high=len(next(iter(heights.values()))), start=left, end=right)
+        total = _totals(heights)[peak]
+        if marks_peak:
+            phase = next(phase for phase, start, end in phases if start <= peak < end)
+            place = f"in the {phase}" if phase else f"at event {peak}"
+            words.append(f"{name}: the peak, {format_bytes(total)}, is {place}")
+            name = f"{name}: peak {format_bytes(total)} {place}"
+        else:
+            words.append(name)
+        if chart.is_narrow:
+            name = broken(name, width - 20, 13)
+            upper += 16 * name.count("\n")
+        y = Scale(low=0, high=top, start=upper + 135, end=upper)
         y.ticks_beside(chart, byte_ticks(top), x.start, x.end)
         _draw_areas(chart, x, y, heights)
         _draw_phases(chart, x, y, phases)
         if limit:
             card = f"{limit[0]}: {format_bytes(limit[1], 1)}"
             draw_limit(chart, y, limit[1], x.start, x.end, limit[0])
-            chart.words(x.end - 4, y.inside(limit[1]) - 9, card, anchor="end", boxed=True)
+            above = y.inside(limit[1]) - 9
+            above = max(above, y.end + 8) if chart.is_narrow else above  # below the panel's name
+            chart.words(x.end - 4, above, card, anchor="end", boxed=True)
         if marks_peak:
-            total = _totals(heights)[peak]
             chart.words(x(peak + 0.5), y(total) - 1, "▼", 11, anchor="middle", at="bottom")
-            phase = next(phase for phase, start, end in phases if start <= peak < end)
-            place = f"in the {phase}" if phase else f"at event {peak}"
-            words.append(f"{name}: the peak, {format_bytes(total)}, is {place}")
-            name = f"{name}: peak {format_bytes(total)} {place}"
         else:
-            left, middle = x(phases[0][2]), (y.start + y.end) / 2
+            first, middle = x(phases[0][2]), (y.start + y.end) / 2
             grey = ("#999999", "///")
-            chart.bar(left, x.end, middle, y.start - y.end, grey, shade=0.35)
-            chart.words((left + x.end) / 2, middle, "?", 40, anchor="middle", boxed=True)
-            words.append(name)
-        chart.words(92, y.end - 12, name, 13)
+            chart.bar(first, x.end, middle, y.start - y.end, grey, shade=0.35)
+            chart.words((first + x.end) / 2, middle, "?", 40, anchor="middle", boxed=True)
+        if chart.is_narrow:  # above the axis too
+            chart.words(10, y.end - 8, name, 13, at="bottom")
+        else:
+            chart.words(left, y.end - 12, name, 13)
+        upper += 185
     has_rest = any(REST in heights for heights, _, _ in drawn.values())
     parts = [*reversed(PARTS), *[REST] * has_rest]
-    chart.legend([(LOOKS[part], part.replace("_", " ")) for part in parts], 660, 80, 140, row=27)
+    entries = [(LOOKS[part], part.replace("_", " ")) for part in parts]
+    if chart.is_narrow:
+        chart.height = chart.legend(entries, 10, upper - 10, width - 16) - 10
+    else:
+        chart.legend(entries, 660, 80, 140, row=27)
     heading = title or "Memory over time"
     chart.alt = f"{heading}, stacked by part, event by event. {'; '.join(words)}."
     return chart
@@ -234,6 +264,6 @@ def _draw_phases(chart: Chart, x: Scale, y: Scale, phases) -> None:
     style = {"shade": GREY, "stroke_width": 0.7, "stroke_dasharray": "2 2"}
     for phase, start, end in phases:
         chart.line([(x(end), y.start), (x(end), y.end)], **style)
-        middle = (x(start) + x(end)) / 2
+        middle = min((x(start) + x(end)) / 2, chart.width - 2 - text_width(phase, 11) / 2)
         ways = [(middle, y.start + 3, phase)], [(middle, y.start + 15, phase)], []
         chart.place(*ways, size=11, at="top", shade=GREY)

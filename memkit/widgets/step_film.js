@@ -18,7 +18,7 @@ const STYLE = `
 .memkit-film .line.dies { outline: 2px solid #D55E00; outline-offset: -2px; }
 .memkit-film .bar { position: relative; margin: 2px 4px 2px 8px; font-size: 11px; line-height: 18px;
   text-align: right; }
-.memkit-film .bar i { position: absolute; top: 0; bottom: 0; opacity: .55; }
+.memkit-film .bar i { position: absolute; top: 0; bottom: 0; opacity: .5; }
 .memkit-film .bar span { position: relative; }
 .memkit-film .total { font-size: 26px; font-weight: 650; font-variant-numeric: tabular-nums; }
 .memkit-film .when { font-variant-numeric: tabular-nums; }
@@ -352,30 +352,34 @@ export function film(place, data, { hasLink = false, card = null, plays = false 
       const words = phase || "before", wide = pen.measureText(words).width;
       const left = Math.min(from + 3, width - wide), row = rowEnds.findIndex((end) => end <= left);
       pen.globalAlpha = .3;
-      pen.fillRect(from, TOP - 8, 1, height - FOOT - TOP + 8 + (row < 0 ? 0 : 15 * row + 14));
+      pen.fillRect(from, TOP, 1, height - FOOT - TOP + (row < 0 ? 0 : 15 * row + 14));
       pen.globalAlpha = 1;
       if (row < 0) return;
       pen.fillText(words, left, height - FOOT + 13 + 15 * row);
       rowEnds[row] = left + wide + 8;
     });
-    const flag = (event, words, isAbove) => {
-      const left = x(event, width), toLeft = left > width / 2;
+    const flags = [  // in two rows above the areas; no line goes through the words of another
+      [guess ?? -1, "your guess", 2], [full, "out of memory", 2],
+      [isRevealed() ? story.peak : -1, `${full < 0 ? "" : "would "}peak ${story.most > most ? "↑ " : ""}${bytes(story.most)}`, 15],
+    ].filter(([event]) => event >= 0).map(([event, words, top]) => {
+      const left = x(event, width), wide = pen.measureText(words).width;
+      return { left, words, top, from: left > width / 2 ? left - 4 - wide : left + 4, wide };
+    });
+    for (const { left, words, top, from } of flags) {
+      const isCrossed = flags.some((other) => other.top > top && left > other.from - 4 && left < other.from + other.wide + 4);
       pen.setLineDash([4, 3]);
       pen.beginPath();
-      pen.moveTo(left, 2);
-      pen.lineTo(left, height - FOOT);
+      for (const [start, end] of isCrossed ? [[top, 13], [TOP, height - FOOT]] : [[top, height - FOOT]]) {
+        pen.moveTo(left, start);
+        pen.lineTo(left, end);
+      }
       pen.stroke();
       pen.setLineDash([]);
-      pen.textAlign = toLeft ? "right" : "left";
-      pen.fillText(words, left + (toLeft ? -4 : 4), isAbove ? 12 : 25);
-      pen.textAlign = "left";
-    };
-    if (guess !== null) flag(guess, "your guess", true);
-    if (full >= 0) flag(full, "out of memory", true);
-    if (isRevealed()) flag(story.peak, `${full < 0 ? "" : "would "}peak ${story.most > most ? "↑ " : ""}${bytes(story.most)}`, false);
+      pen.fillText(words, from, top + 10);
+    }
     if (card) drawCard(pen, width, height, ink);
     pen.beginPath();
-    pen.moveTo(handle, 0);
+    pen.moveTo(handle, TOP);
     pen.lineTo(handle, height - FOOT + 2);
     pen.lineWidth = 2;
     pen.stroke();
@@ -384,7 +388,7 @@ export function film(place, data, { hasLink = false, card = null, plays = false 
 
   // The card's line, and below it where a step may fit or not; a line far above the areas is at their upper edge.
   function drawCard(pen, width, height, ink) {
-    const line = y(card.high, height), words = `${card.high > most ? "↑ " : ""}${card.name}: ${bytes(card.high)}`;
+    const line = y(card.high, height), name = `${card.high > most ? "↑ " : ""}${card.name}`, size = bytes(card.high);
     pen.fillStyle = "#D55E00";
     pen.fillRect(AXIS, line - 1, width - AXIS, 2);
     pen.globalAlpha = .13;
@@ -392,8 +396,9 @@ export function film(place, data, { hasLink = false, card = null, plays = false 
     pen.globalAlpha = 1;
     pen.font = "600 12px system-ui, sans-serif";
     pen.fillStyle = ink;
-    const isRoom = pen.measureText(`${words} for tensors`).width < x(stop, width) - AXIS - 12;  // before it is full
-    pen.fillText(`${words}${isRoom ? " for tensors" : ""}`, AXIS + 6, card.high > most ? line + 15 : line - 6);
+    const ways = [`${name}: ${size} for tensors`, `${name}: ${size}`, name];  // before it is full
+    const words = ways.find((way) => pen.measureText(way).width < x(stop, width) - AXIS - 12) ?? name;
+    pen.fillText(words, AXIS + 6, card.high > most ? line + 15 : line - 6);
   }
 
   // Every block a rectangle as wide as its bytes, in rows as on a shelf; a long one goes on in the next row.

@@ -16,6 +16,8 @@ def test_a_figure_is_what_its_script_draws(script, tmp_path):
     assert drawn
     for figure in drawn:
         assert figure.read_bytes() == (FIGURES / figure.name).read_bytes()
+        if figure.stem.endswith("-narrow"):
+            continue  # for the site alone
         assert (
             figure.with_suffix(".png").stat().st_size
             and (FIGURES / figure.name).with_suffix(".png").exists()

@@ -197,12 +197,12 @@ def test_files_that_come_late_and_out_of_turn_are_shown_under_no_other_name_and_
         while held[words]:
             held[words].pop(0).continue_()
 
-    for model in ("Llama-2-7B", "GPT-2 small"):
+    for model in ("Mistral-7B", "GPT-2 small"):
         form.get_by_label("Model").select_option(model)
     come("answers.json", 1)
     while len(held["films/"]) < 2:
         still.wait_for_timeout(20)
-    form.get_by_label("Model").select_option("Llama-2-7B")
+    form.get_by_label("Model").select_option("Mistral-7B")
     held["films/"].pop(0).continue_()
     still.wait_for_function(SETTLED)
     assert not is_true(form.evaluate(SEEN))
@@ -249,14 +249,14 @@ def test_a_script_that_cannot_be_fetched_is_said(still, address):
 def test_what_cannot_be_fetched_is_not_shown_and_can_be_asked_for_again(broken, still, breaks):
     form = still.locator("form.answer")
     breaks(broken, times=1)
-    form.get_by_label("Model").select_option("Llama-2-7B")
+    form.get_by_label("Model").select_option("Mistral-7B")
     form.get_by_text("could not be fetched").wait_for()
     assert not any(
         form.locator(place).is_visible() for place in (".said", ".ways", ".stage", ".price")
     )
     form.get_by_role("button", name="Try again").click()
     still.wait_for_function(SETTLED)
-    assert not is_true(form.evaluate(SEEN)) and form.evaluate(SEEN)["model"] == "Llama-2-7B"
+    assert not is_true(form.evaluate(SEEN)) and form.evaluate(SEEN)["model"] == "Mistral-7B"
 
 
 def test_the_film_moves_after_few_requests_without_python_and_stops_where_the_card_is_full(
@@ -272,9 +272,13 @@ def test_the_film_moves_after_few_requests_without_python_and_stops_where_the_ca
     page.get_by_text("Out of memory:").wait_for()
     seen = form.evaluate(SEEN)
     assert (seen["model"], seen["card"], seen["way"]) == (*OPENING, 0) and not is_true(seen)
-    assert form.locator(".line.dies").inner_text().startswith("1")
+    assert "optimizer.step()" in form.locator(".line.dies").inner_text()
+    assert seen["when"].startswith("step 1, optimizer")
     form.locator(".hand").fill(form.locator(".hand").get_attribute("max"))
-    assert "the RTX 4090 was full before" in form.locator(".when").inner_text()
+    assert f"the {OPENING[1]} was full before" in form.locator(".when").inner_text()
+    form.locator(".ways [data-verdict=fits]").first.click()  # one tap, and it comes to its end
+    page.get_by_text(": it fits.").wait_for()
+    assert NAMES[form.evaluate(SEEN)["way"]] == "+ 8-bit states"
 
 
 WRITTEN = """only => { const write = CanvasRenderingContext2D.prototype.fillText;
@@ -305,8 +309,59 @@ def test_the_first_screen_shows_its_film_whole_and_in_readable_letters(width, pa
     page.emulate_media(color_scheme="dark")  # it is drawn anew
     page.wait_for_function("written.length > 0")
     ends = {text: right for text, _, right, _ in page.evaluate("written")}
-    label = next(text for text in ends if text.startswith("RTX 4090: "))
+    label = next(text for text in ends if text.startswith(OPENING[1]))
     assert ends[label] < ends["out of memory"] + 4 * page.evaluate("devicePixelRatio")
+
+
+def test_what_stands_on_the_bars_of_lines_can_be_read_on_a_dark_page(still, axe):
+    still.emulate_media(color_scheme="dark")
+    assert still.locator(".stage .bar span:text('GiB')").count() >= 3
+    assert axe(still, ["color-contrast"]) == []
+
+
+UPRIGHT = """() => { const pen = CanvasRenderingContext2D.prototype, { moveTo, lineTo } = pen;
+    globalThis.upright = [];
+    pen.moveTo = function (x, y) { this.from = [x, y]; moveTo.call(this, x, y); };
+    pen.lineTo = function (x, y) {
+        const { a, d } = this.getTransform(), [left, top] = this.from ?? [];
+        if (left === x) upright.push([a * x, d * top, d * y]);
+        lineTo.call(this, x, y);
+    }; }"""
+"""Notes the lines that are drawn from above to below."""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(
+    "model, card",
+    [
+        OPENING,
+        ("Llama-3-8B", "RTX 4090"),
+        ("Llama-3.2-1B", "L4"),
+        ("Qwen3-0.6B", "T4"),
+        ("GPT-2 small", "T4"),
+    ],
+)
+def test_no_line_of_the_film_goes_through_what_is_written_above_it(
+    model, card, width, still, address
+):
+    still.set_viewport_size({"width": width, "height": 900})
+    still.goto(f"{address}index.html?fit={quote(f'{model}/{card}')}")
+    still.wait_for_function(SETTLED)
+    still.evaluate(WRITTEN)
+    still.evaluate(UPRIGHT)
+    still.emulate_media(color_scheme="dark")  # it is drawn anew
+    still.wait_for_function("written.length > 0")
+    above = [each for each in still.evaluate("written") if "peak" in each[0] or each[0][:2] == "ou"]
+    above += [each for each in still.evaluate("written") if card in each[0]]
+    lines = still.evaluate("upright")
+    assert len(above) >= 2 and len(lines) >= len(above)
+    crossed = [
+        text
+        for text, left, right, y in above
+        for x, top, bottom in lines
+        if left < x < right and top < y - 2 and bottom > y - 8
+    ]
+    assert not crossed
 
 
 @pytest.mark.parametrize(
@@ -340,7 +395,7 @@ def test_a_frame_is_saved_as_a_picture_with_whole_sentences(card, way, still):
     still.evaluate(WRITTEN, 1200)
     with still.expect_download() as saved:
         form.get_by_role("button", name="Save this picture").click()
-    assert saved.value.suggested_filename == f"Llama-3-8B-on-{card.replace(' ', '-')}.png"
+    assert saved.value.suggested_filename == f"{OPENING[0]}-on-{card.replace(' ', '-')}.png"
     with Image.open(saved.value.path()) as image:
         assert image.size == (1200, 630)
         counts = {colour: count for count, colour in image.convert("RGB").getcolors(1 << 20)}
@@ -353,7 +408,7 @@ def test_a_frame_is_saved_as_a_picture_with_whole_sentences(card, way, still):
     seen, whole = form.evaluate(SEEN), " ".join(text for text, *_ in written)
     peak = seen["ways"][seen["way"]][1]
     told = f"{way[0].upper()}{way[1:]}: the peak is {peak}."
-    for sentence in (f"Llama-3-8B on one {card}", seen["said"], told, seen["say"]):
+    for sentence in (f"{OPENING[0]} on one {card}", seen["said"], told, seen["say"]):
         assert sentence in whole
 
 

@@ -21,7 +21,6 @@ import pytest
 from answer import WAYS, cards, in_lines, limits_of, links_of, script_of, setups
 from bs4 import BeautifulSoup
 from notebook_page import ChapterWriter, Files
-from PIL import Image
 
 from dev.notebooks import CHAPTERS
 from memkit.fit import fit_on
@@ -109,18 +108,26 @@ def test_a_picture_has_its_size_and_the_width_at_which_its_letters_are_11_pixels
     (tmp_path / "pictures").mkdir()
     page = ChapterWriter(Files(ROOT, tmp_path), panels.Panels(ROOT, tmp_path)).page(LESSON)
     images = BeautifulSoup(page.html, "html.parser").select("img")
-    assert {Path(image["src"]).suffix for image in images} == {".png", ".svg"}
+    assert len(images) > 4
     for image in images:
-        width, height, data = *map(int, (image["width"], image["height"])), tmp_path / image["src"]
+        root = ElementTree.parse(tmp_path / image["src"]).getroot()
+        _, _, units, tall = map(float, root.get("viewBox").split())
+        width, height = int(image["width"]), int(image["height"])
+        assert height == pytest.approx(width * tall / units, abs=1)
+        styles = (f"{each.get('font-size')}px {each.get('style')}" for each in root.iter())
+        sizes = [float(size) for style in styles for size in re.findall(r"([\d.]+)px", style)]
+        exponents = {round(0.7 * size, 1) for size in sizes}  # matplotlib's
         least = int(re.fullmatch(r"--least: (\d+)px", image["style"])[1])
-        if data.suffix == ".png":
-            with Image.open(data) as drawn:
-                assert drawn.size == (width, height) and 0.7 * width < least <= width
-            continue
-        root = ElementTree.parse(data).getroot()
-        sizes = [float(each.get("font-size")) for each in root.iter() if each.get("font-size")]
-        assert root.get("viewBox") == f"0 0 {width} {height}"
-        assert least * min(sizes) / width == pytest.approx(11, abs=0.02)
+        letters = min(size for size in sizes if size not in exponents)
+        assert letters * least / units == pytest.approx(11, abs=0.02)
+
+
+def test_a_picture_without_its_svg_is_refused(tmp_path):
+    told = {"image/png": {"alt": "A line that falls."}}
+    with pytest.raises(ValueError, match="'A line that falls.'… has no SVG beside its pixels"):
+        Files(tmp_path, tmp_path).stored({"metadata": told, "data": {"image/png": ""}})
+    with pytest.raises(ValueError, match="one is no SVG with a size"):
+        Files(tmp_path, tmp_path).picture("one", "<svg/>", "")
 
 
 def test_what_a_page_fetches_opens_a_panel_by_itself(tmp_path):

@@ -1,7 +1,7 @@
 """Bars, standing and lying: a piece is as long as its number, a bar as wide as its place, and words have the sums."""
 
 import pytest
-from drawn import marks_of
+from drawn import check_narrow, marks_of
 
 from memkit.formula.states import bytes_per_parameter
 from memkit.pictures.bars import Bar, bars_figure, rows_figure
@@ -21,6 +21,7 @@ def test_a_piece_is_as_long_as_its_number():
         [scale * size for size in wanted], abs=0.1
     )
     assert "fp32 16 bytes" in picture.alt
+    check_narrow(picture)
     with pytest.raises(ValueError, match="at least one bar"):
         rows_figure({}, "nothing")
 

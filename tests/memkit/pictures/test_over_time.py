@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from drawn import words_of
+from drawn import check_narrow, words_of
 
 from book.small_gpt import SMALL_GPT
 from memkit import OptimizerConfig, TrainingSetup, estimate_memory, measure_memory, training_build
@@ -46,6 +46,14 @@ def test_the_alt_text_names_every_panel_and_its_peak(measured):
     figure = over_time_figure({"three": measured, "again": measured}, title="Twice")
     assert figure.alt.startswith("Twice, stacked by part") and "three: the peak" in figure.alt
     assert "again: the peak" in figure.alt and words_of(figure).count("optimizer") >= 2
+
+
+@pytest.mark.parametrize("marks_peak", [True, False])
+def test_a_phone_has_its_own_picture_of_it(measured, marks_peak):
+    panels = {"one step of a small model, as measured": measured, "another": measured}
+    title = "Three micro-batches and a step, twice, from event to event"
+    limit = ("a card", measured.peak_bytes)
+    check_narrow(over_time_figure(panels, title=title, limit=limit, marks_peak=marks_peak))
 
 
 def test_what_has_no_part_is_temporary():

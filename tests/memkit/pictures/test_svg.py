@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from memkit.pictures.bars import rows_figure
 from memkit.pictures.colours import LOOKS, OKABE_ITO
 from memkit.pictures.svg import Chart, Scale, round_ticks
 
@@ -87,6 +88,17 @@ def test_a_twin_in_pixels_is_white_has_the_colours_and_is_the_same_each_time(tmp
         chart.write_files(tmp_path / name)
     for end in ("svg", "png"):
         assert (tmp_path / f"first.{end}").read_bytes() == (tmp_path / f"second.{end}").read_bytes()
+
+
+def test_pixels_carry_the_picture_as_text_and_its_twin_for_a_phone():
+    """Not as a form of their own: of an SVG an untrusted notebook shows nothing, and no other viewer is asked to."""
+    figure = rows_figure({"one": {"a": 1}}, "T")
+    bundle, metadata = figure._repr_mimebundle_()
+    assert set(bundle) == {"image/png", "text/plain"}
+    told = metadata["image/png"]
+    assert told["svg"] == figure.svg(stands_alone=True)
+    assert told["narrow"] == figure.narrow().svg(stands_alone=True) != told["svg"]
+    assert "narrow" not in Chart(100, 50, "one")._repr_mimebundle_()[1]["image/png"]
 
 
 def test_without_the_rasteriser_a_picture_is_text_and_words(monkeypatch):

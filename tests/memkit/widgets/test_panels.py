@@ -6,7 +6,7 @@ import sys
 import xml.etree.ElementTree as ET
 
 import pytest
-from drawn import SVG, labels_of, marks_of, overlap
+from drawn import SVG, check_narrow
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -99,21 +99,6 @@ def test_any_corner_is_shown_or_refused_in_a_sentence(panels, name, data):
         **{key: box.value for key, box in panel.controls.items()},
     }
     check_narrow(explorer.shown.chart)
-
-
-def check_narrow(chart) -> None:
-    """A picture's twin for a phone tells the same, in letters of 11 pixels that all stand in it and touch no others."""
-    narrow, told = chart.narrow(), [set(), set()]
-    for each, marks in zip((chart, narrow), told, strict=True):
-        marks |= {(*mark.data.items(), mark.tip) for mark in marks_of(each) if mark.data}
-    assert told[0] == told[1] and narrow.alt == chart.alt and narrow.marked == chart.marked
-    texts = ET.fromstring(narrow.svg()).iter(f"{SVG}text")
-    assert min(float(text.get("font-size")) for text in texts) >= 11
-    labels = labels_of(narrow)
-    for number, label in enumerate(labels):
-        left, top, right, bottom = label.box
-        assert left >= 0 and top >= 0 and right <= narrow.width and bottom <= narrow.height, label
-        assert not [other for other in labels[:number] if overlap(label, other)], label
 
 
 def others(control) -> list:
