@@ -181,7 +181,7 @@ export class Story {
 
   // Sizes for the axis, a round number of GiB or MiB apart, with their words.
   ticks(highest = this.most) {
-    const unit = highest >= 100 * 2 ** 20 ? 3 : 2, most = highest / 1024 ** unit;
+    const unit = highest >= 2 ** 30 ? 3 : 2, most = highest / 1024 ** unit;
     const power = 10 ** Math.floor(Math.log10(most / 2));
     const gap = power * [5, 2, 1].find((round) => 2 * round * power <= most);
     const numbers = Array.from({ length: Math.floor(most / gap) + 1 }, (_, number) => gap * number);
