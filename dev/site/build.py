@@ -202,7 +202,14 @@ def card_of(page: Page, files: Files) -> str:
 def run_line(page: Page, files: Files) -> str:
     """How a reader runs this page."""
     (files.out / "files" / page.notebook).parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(ROOT / "chapters" / page.notebook, files.out / "files" / page.notebook)
+    notebook = json.loads((ROOT / "chapters" / page.notebook).read_text(encoding="utf-8"))
+    for output in (each for cell in notebook["cells"] for each in cell.get("outputs", ())):
+        # the pictures of this site, which no Jupyter shows
+        for told in output.get("metadata", {}).values():
+            for name in ("svg", "narrow"):
+                told.pop(name, None)
+    text = json.dumps(notebook, ensure_ascii=False, indent=1)
+    (files.out / "files" / page.notebook).write_text(f"{text}\n", encoding="utf-8")
     return (
         '<p class="run"><strong>Run it.</strong> <code>make lab</code> in the repository opens the book in JupyterLab; '
         f'<a href="index.html#how-to-run-it">how to start</a>. This page is <a href="files/{page.notebook}" download>'

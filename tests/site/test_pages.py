@@ -149,7 +149,7 @@ def test_formulas_are_mathml_and_none_is_left_in_tex(soups):
 def test_bytes_stay_within_their_budgets(site, soups):
     """What a reader waits for: half a megabyte a page, 20 kB a film, 6.5 MB a click on Python; a twentieth above it.
 
-    Of all 31 MB nobody waits for: 8 are Python for browsers, 7 the cards of 342 links, 7 the notebooks, 2 the films, 2
+    Of all 31 MB nobody waits for: 8 are Python for browsers, 7 the cards of 342 links, 6 the notebooks, 2 the films, 3
     the pictures, for a desk and for a phone.
     """
     for name, soup in soups.items():
