@@ -541,11 +541,14 @@ export function film(place, data, { hasLink = false, card = null, plays = false 
   observer.observe(place);
   const theme = matchMedia("(prefers-color-scheme: dark)");
   theme.addEventListener("change", draw);
+  const inJupyter = new MutationObserver(draw);  // JupyterLab's theme is an attribute of its page
+  inJupyter.observe(document.body, { attributeFilter: ["data-jp-theme-light"] });
   if (plays && !isStill) roll();
   return { go, story, drawChart, said: () => say.textContent.trim(), stop: () => {
     pause();
     observer.disconnect();
     theme.removeEventListener("change", draw);
+    inJupyter.disconnect();
   } };
 }
 
