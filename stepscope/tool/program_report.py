@@ -4,9 +4,11 @@ The changes that help most are tried on the program itself where that can be don
 time: only what was traced again is promised.
 """
 
+import os
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
 from weakref import WeakSet
@@ -374,10 +376,19 @@ def refuse_budget(trace: MemoryTimeline) -> None:
 
 
 def tried(say: Callable, words: str, trace: Callable[[], MemoryTimeline]) -> MemoryTimeline | None:
-    """A further trace of any program; None, and a word about it, where there is none."""
+    """A further trace of any program; None, and a word about it, where there is none.
+
+    What the program prints, and what is said of its lines, stands there from the first trace.
+    """
     say(words)
     try:
-        return trace()
+        with (
+            open(os.devnull, "w", encoding="utf-8", errors="replace") as nowhere,
+            redirect_stdout(nowhere),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
+            return trace()
     except Exception as error:  # noqa: BLE001 - what cannot be done to a program is not advised
         say(f"not traced ({type(error).__name__}: {error})")
         return None

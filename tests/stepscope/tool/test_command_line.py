@@ -174,6 +174,16 @@ def test_a_change_that_can_be_made_is_traced_again(program, capsys):
     assert changes["full recomputation"]["after_bytes"] == checkpointed.peak_reserved_bytes
 
 
+def test_what_a_program_prints_is_shown_of_its_first_trace_alone(program, capsys):
+    """Eight cures are traced, and each ran the program's own words past its reader once more."""
+    talks = PROGRAM.replace("    def step(", "    print('made')\n    def step(", 1)
+    assert talks != PROGRAM
+    program.write_text(talks, encoding="utf-8")
+    assert main(["report", f"{program}:build"]) == 0
+    err = capsys.readouterr().err
+    assert err.count("tracing again") > 1 and err.count("made\n") == 1
+
+
 def test_a_changed_program_is_the_program_with_the_change():
     """Each change made from outside comes to what the same change made in the program comes to."""
     names = namespace()
