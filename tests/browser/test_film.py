@@ -15,7 +15,7 @@ from memkit.models import TINY_GPT2
 from memkit.program.transformer import training_build
 from memkit.setup import TrainingSetup
 from memkit.tracing.trace import trace_memory
-from memkit.units import ALLOCATOR_BLOCK_BYTES
+from memkit.units import ALLOCATOR_BLOCK_BYTES, format_bytes
 from memkit.widgets.step_film import SCRIPT, place
 from stepscope.widgets.saved_film import SavedFilm
 
@@ -148,7 +148,8 @@ def test_every_phase_is_named_so_that_it_can_be_read(browser, traced, tmp_path, 
     words = Counter(words for words, *_ in written)
     assert all(words[phase] >= count for phase, count in named.items()), (words, named)
     assert all(float(size) >= 11 for *_, size in written)
-    assert any(words.endswith(" GiB") and words != "0 GiB" for words, *_ in written)
+    _, unit = format_bytes(traced.peak_bytes).split()
+    assert any(re.fullmatch(rf"[1-9][\d.]* {unit}", words) for words, *_ in written)
     places = {(words, left, top): wide for words, left, top, wide, _ in written if words in named}
     for (_, left, top), wide in places.items():
         assert left + wide <= width
