@@ -42,7 +42,9 @@ def run_chapter(path: Path, seconds: int = 300) -> float:
         extra_arguments=["--IPKernelApp.extensions=page_figures"],
     )
     start = time.perf_counter()
-    path_of_extension = f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}"
+    path_of_extension = os.pathsep.join(
+        [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    )
     client.execute(env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": path_of_extension})
     took = time.perf_counter() - start
     tidy(notebook)
