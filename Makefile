@@ -98,7 +98,7 @@ exhaustive: $(VENV)/.test       ## by the hundred what the sweep has by the doze
 run-notebooks: $(VENV)/.test    ## run every notebook and store its outputs (ONLY="chapters/01*" for a chapter, "chapters/*/01*" for what is beside it)
 	TQDM_DISABLE=1 OMP_NUM_THREADS=1 $(BIN)/python dev/run_notebooks.py $(or $(wildcard $(ONLY)),$(CHAPTERS))
 
-bench: $(VENV)/.test    ## speed and memory, as ratios measured in one run
+bench: $(VENV)/.test site   ## speed and memory, as ratios measured in one run (of the site its bytes)
 	$(BIN)/python -m dev.bench
 
 record: $(if $(WITH),,$(VENV)/.book)  ## on a CUDA machine: run the cells that measure on a card, keep what they print (WITH=python3)

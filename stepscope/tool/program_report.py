@@ -101,7 +101,7 @@ class Report:
     batches: str = ""
     page: Diagnosis | None = None  # not before the first line is said
     changes: tuple[Effect, ...] = ()
-    untried: tuple[str, ...] = ()  # what may help too, after so many traces
+    untried: tuple[str, ...] = ()  # what may help too, after so many traces or with a library
 
     @property
     def allocated_bytes(self) -> int:
@@ -279,10 +279,10 @@ def report_on(
     can_be_made = [
         c for c in cures if c.program and (isinstance(build, Script) or c is not HALF_BATCH)
     ]
-    known = *page.changes, *verified(script, can_be_made[:NUM_TRIED], page, trace_of, say)
-    best = tuple(best_of_each_kind(helpful(known), NUM_CHANGES))
-    untried = tuple(cure.name for cure in can_be_made[NUM_TRIED:])
-    return replace(report, changes=best, untried=untried)
+    untried = [cure.name for cure in can_be_made[NUM_TRIED:]]
+    effects = verified(script, can_be_made[:NUM_TRIED], page, trace_of, say, untried)
+    best = tuple(best_of_each_kind(helpful((*page.changes, *effects)), NUM_CHANGES))
+    return replace(report, changes=best, untried=tuple(untried))
 
 
 class FirstTrace:
@@ -375,10 +375,16 @@ def refuse_budget(trace: MemoryTimeline) -> None:
         )
 
 
-def tried(say: Callable, words: str, trace: Callable[[], MemoryTimeline]) -> MemoryTimeline | None:
+def tried(
+    say: Callable,
+    words: str,
+    trace: Callable[[], MemoryTimeline],
+    lacks: Callable[[ImportError], None] = lambda error: None,
+) -> MemoryTimeline | None:
     """A further trace of any program; None, and a word about it, where there is none.
 
-    What the program prints, and what is said of its lines, stands there from the first trace.
+    What the program prints, and what is said of its lines, stands there from the first trace. ``lacks`` is told of a
+    library that is not installed here.
     """
     say(words)
     try:
@@ -391,6 +397,8 @@ def tried(say: Callable, words: str, trace: Callable[[], MemoryTimeline]) -> Mem
             return trace()
     except Exception as error:  # noqa: BLE001 - what cannot be done to a program is not advised
         say(f"not traced ({type(error).__name__}: {error})")
+        if isinstance(error, ImportError):
+            lacks(error)
         return None
 
 
@@ -406,12 +414,25 @@ def grown(
 
 
 def verified(
-    build: Callable, cures: Sequence[Change], page: Diagnosis, trace_of: Callable, say: Callable
+    build: Callable,
+    cures: Sequence[Change],
+    page: Diagnosis,
+    trace_of: Callable,
+    say: Callable,
+    untried: list[str],
 ) -> Iterator[Effect]:
-    """The cures, each known by a trace of the program with that change, ``trace_of(name)``."""
+    """The cures, each known by a trace of the program with that change, ``trace_of(name)``.
+
+    One whose library is not installed here goes to ``untried``, with what to install.
+    """
     option = half_batch_option(build)[0] if isinstance(build, Script) else ""
     for cure in cures:
-        trace = tried(say, f"tracing again: {cure.name}", partial(trace_of, cure.program))
+        trace = tried(
+            say,
+            f"tracing again: {cure.name}",
+            partial(trace_of, cure.program),
+            lambda error, name=cure.name: untried.append(f"{name} ({error})"),
+        )
         if trace is None:
             continue
         name = f"{cure.name} ({option})" if option and cure is HALF_BATCH else cure.name

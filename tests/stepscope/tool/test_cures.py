@@ -5,6 +5,7 @@ own; and what torch.compile makes of a program against what it took when it was 
 import copy
 import gc
 import shutil
+import sys
 from functools import partial
 from itertools import chain
 from textwrap import dedent
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from memkit import measure_memory
+from memkit import TrainingSetup, measure_memory, models, training_build
 from memkit.units import MIB
 from stepscope.advice.changes import ADAPTERS_AS_BASE, NO_DROPOUT_OF_ADAPTERS
 from stepscope.allocator.replay import replay_trace
@@ -247,6 +248,14 @@ def test_what_was_not_tried_is_named(script, monkeypatch):
     monkeypatch.setattr(program_report, "NUM_TRIED", 1)
     report = report_on(script(ADAPTERS, **adapters), "train.py")
     assert "LoraConfig(lora_dropout=0)" in report.untried and "Not tried: " in str(report)
+
+
+def test_a_cure_whose_library_is_not_installed_is_named_with_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "bitsandbytes.optim", None)
+    report = report_on(training_build(TrainingSetup(model=models.TINY_GPT2, seq_len=64)))
+    [untried] = report.untried
+    assert untried.startswith("8-bit AdamW (") and untried.endswith("pip install bitsandbytes)")
+    assert "Not tried: 8-bit AdamW" in str(report)
 
 
 def test_a_report_of_adapters_names_the_lines(script):
