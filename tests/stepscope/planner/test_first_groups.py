@@ -1,10 +1,15 @@
 """The first groups of blocks run again: regions, bytes and code, held by the kit's test of every strategy."""
 
+from dataclasses import replace
+
 import pytest
 from tests_of_the_kit import kit_tests
 
+from memkit.cards import CARDS
+from memkit.models import llama_config
 from memkit.strategies import groups
 from stepscope.planner.plan import first_groups
+from stepscope.planner.search import find_plans
 
 KIT = kit_tests("program/test_strategies.py")
 
@@ -30,3 +35,18 @@ def test_its_code_runs_each_block_once():
     }
     exec(first_groups(2, 2).code, names)
     assert calls == list(range(7))
+
+
+def test_a_plan_is_not_ruled_out_by_the_peak_of_more_recomputation():
+    """All groups run again may peak higher than one of them does: the last one's second forward comes at the top."""
+    sizes = {"num_layers": 4, "num_heads": 16, "hidden_size": 1024, "num_kv_heads": 4}
+    model = llama_config(
+        "four layers", **sizes, intermediate_size=2816, vocab_size=8192, max_seq_len=4096
+    )
+    found = find_plans(model, CARDS["A100 SXM 40 GB"], tokens_per_step=8 * 896, seq_len=896)
+    name = "QLoRA of rank 16, AdamW, first 1 group of 2, loss in 8 pieces, 8 × 1"
+    [plan] = [plan for plan in found.plans if plan.name == name]
+    all_again = replace(plan, setup=replace(plan.setup, recomputation=groups(2)))
+    assert all_again.peak_bytes > 1.01 * plan.peak_bytes
+    card = replace(plan.card, memory_report="1690304512 bytes")
+    assert not replace(all_again, card=card).fits and replace(plan, card=card).fits
