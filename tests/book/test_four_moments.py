@@ -266,4 +266,5 @@ def test_what_a_gradient_takes_by_recipe():
         bytes_per_parameter(precision, recipes.ADAMW) for precision in recipes.PRECISIONS.values()
     ]
     sizes = {each["gradient"] + each.get("main gradient", 0) for each in kept}
-    assert f"it has {min(sizes):g} to {max(sizes):g} fewer" in texts_of("01")["states-read"]
+    told = f"between steps the {min(sizes):g} to {max(sizes):g} of its gradient are gone"
+    assert told in texts_of("01")["states-read"]
