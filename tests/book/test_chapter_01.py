@@ -9,7 +9,7 @@ from cells import texts_of
 from book import recorded
 from memkit.cards import CARDS
 from memkit.fit import fit_on
-from memkit.formula.activations import block_ledger
+from memkit.formula.activations import activation_bytes, block_ledger
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import count_parameters
 from memkit.formula.states import bytes_per_parameter
@@ -92,6 +92,21 @@ def test_the_peak_of_the_recorded_run_is_two_tensors_of_its_logits_above_the_for
     assert measured["peak"] - measured["forward"] == pytest.approx(
         2 * 4 * batch * tokens * words, abs=512
     )
+
+
+def test_the_last_point_of_the_flash_curve():
+    run = replace(SHORT, seq_len=8192)
+    [told] = re.findall(
+        r"last point: (.*?) B are ([\d.]+) of its ([\d.]+) GiB", texts_of("01")["attention-read"]
+    )
+    numbers = [float(number) for number in re.findall(r"[\d.]+", told[0].replace(",", ""))]
+    blocks, tokens, units, values, width = numbers
+    assert values == pytest.approx(
+        block_ledger(run).num_bytes / (width * tokens * units), rel=0.001
+    )
+    by_hand, kept = blocks * tokens * units * values * width, activation_bytes(run)
+    assert (f"{by_hand / GIB:.1f}", f"{kept / GIB:.1f}") == told[1:]
+    assert 2 * 8192 * LLAMA_2_7B.vocab_size > (kept - by_hand) / 2
 
 
 def test_what_recomputation_buys():
