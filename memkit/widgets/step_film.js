@@ -54,7 +54,7 @@ const SAID = {  // what an operation makes, in words
   empty: "a new tensor", zeros: "zeros", "zeros like": "zeros", "ones like": "the gradient of the loss itself",
   randint: "random token ids", arange: "the positions", embedding: "the tokens' vectors", cat: "parts, joined",
   "copy out": "a copy of what the ranks sent", add: "a sum", mul: "a product, value by value", div: "a quotient",
-  addmm: "a product", mm: "a product", bmm: "products", gelu: "GELU's output", silu: "SiLU's output",
+  addmm: "a matrix product", mm: "a matrix product", bmm: "matrix products", gelu: "GELU's output", silu: "SiLU's output",
   "native layer norm": "a norm's output", "rms norm": "a norm's output", attention: "attention's output",
   "log softmax": "the log-softmax of the logits", "nll loss forward": "the loss", "nll loss": "the loss",
   "nll loss backward": "the gradient of the log-softmax", "log softmax backward data": "the gradient of the logits",
@@ -136,7 +136,7 @@ export class Story {
     if (part === "gradients") return `the gradient of a parameter${inside}`;
     const given = text.match(/^\s*([a-z]\w{2,}?)(_[A-Z]+)?\s*=[^=]/);  // logits_BSV = self.head(...)
     if (number && given && phase === "forward" && /mm$|linear|conv/.test(op)) return `the ${given[1]}`;
-    if (/backward/.test(phase) && /mm$/.test(op) && part === "temporary") return `a product of the backward${inside}`;
+    if (/backward/.test(phase) && /mm$/.test(op) && part === "temporary") return `a matrix product of the backward${inside}`;
     if (/attention.*backward/.test(op)) return `gradients of query, key and value${inside}`;
     if (/attention/.test(op)) return `attention's output${inside}`;
     const own = op.replace(/^native /, "").replace(/ backward.*/, "");
