@@ -13,7 +13,7 @@ from memkit.formula.activations import activation_bytes, block_ledger
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import count_parameters
 from memkit.formula.states import bytes_per_parameter
-from memkit.models import LLAMA_2_7B, LLAMA_3_8B, LLAMA_32_1B
+from memkit.models import GPT2_LARGE, LLAMA_2_7B, LLAMA_3_8B, LLAMA_32_1B
 from memkit.recipes import ADAMW, AUTOCAST_BF16, PRECISIONS, PURE_BF16, OptimizerConfig
 from memkit.setup import TrainingSetup
 from memkit.units import GIB, format_bytes
@@ -92,6 +92,14 @@ def test_the_peak_of_the_recorded_run_is_two_tensors_of_its_logits_above_the_for
     assert measured["peak"] - measured["forward"] == pytest.approx(
         2 * 4 * batch * tokens * words, abs=512
     )
+
+
+def test_the_dashed_bar_of_the_block():
+    large = GPT2_LARGE
+    values = large.num_heads * 1024 / large.hidden_size
+    product = f"{large.num_heads} heads · 1,024 tokens / {large.hidden_size:,} hidden units"
+    told = texts_of("01")["block-picture"]
+    assert f"{product} = {values:g} values." in told and f"{values:g} more in GPT-2 large" in told
 
 
 def test_the_last_point_of_the_flash_curve():
