@@ -76,7 +76,7 @@ def test_what_the_panel_leaves_for_tensors():
     told = texts_of("01")["zero-grad-read"]
     assert f"{card / GIB:.1f} GiB is for tensors" in told
     assert f"the workspaces (section 1.4) {workspaces / GIB:.2f}" in told
-    assert f"With a hundredth lost {left / GIB:.1f} GiB are left" in told
+    assert f"With a hundredth lost, {left / GIB:.1f} GiB are left" in told
 
 
 def test_the_price_of_a_late_zero_grad():
@@ -105,7 +105,8 @@ def test_the_dashed_bar_of_the_block():
 def test_the_last_point_of_the_flash_curve():
     run = replace(SHORT, seq_len=8192)
     [told] = re.findall(
-        r"last point: (.*?) B are ([\d.]+) of its ([\d.]+) GiB", texts_of("01")["attention-read"]
+        r"flash curve is a product: (.*?) B are ([\d.]+) of the ([\d.]+) GiB",
+        texts_of("01")["attention-read"],
     )
     numbers = [float(number) for number in re.findall(r"[\d.]+", told[0].replace(",", ""))]
     blocks, tokens, units, values, width = numbers
