@@ -81,7 +81,9 @@ def main(extras: list[str]) -> None:
     index, line = torch_index(wanted, platform=sys.platform, has_driver=has_driver)
     if line:
         print(line, flush=True)
+    print("Installing PyTorch (1 of 2): a minute or more, in which pip says nothing.", flush=True)
     install(*torch_packages(extras), *(("--extra-index-url", index) if index else ()))
+    print("Installing the rest (2 of 2).", flush=True)
     install("--editable", f".[{','.join(extras)}]")
     find_book()
     # matplotlib lists the machine's fonts once, and would say so in the first cell that plots

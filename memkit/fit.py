@@ -127,14 +127,14 @@ class Fit:
             return ""
         if self.fragments_bytes < 0:
             return f"only if CUDA's context takes less than {format_bytes(CONTEXT_BYTES)}"
-        return f"unless more than {format_bytes(self.fragments_bytes)} fragment"
+        return f"unless more than {format_bytes(self.fragments_bytes)} are lost in fragments"
 
     @property
     def headline(self) -> str:
         """The verdict first, with what is needed, and what the card has for tensors or may lose."""
         need, space = format_bytes(self.need_bytes, 1), format_bytes(max(0, self.room_bytes), 1)
         if self.unless:
-            return f"Tight: {need} on one {self.card} fit {self.unless}."
+            return f"Tight: {need} fit on one {self.card} {self.unless}."
         return f"{self.verdict.capitalize()}: {need} of {space} for tensors on one {self.card}."
 
     def __str__(self) -> str:

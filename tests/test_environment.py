@@ -139,6 +139,16 @@ def test_where_pytorch_comes_from(
     assert words in line and bool(words) == bool(line)
 
 
+def test_what_is_installed_is_said_before_it_is(monkeypatch, capsys, tmp_path):
+    said = []
+    monkeypatch.setattr(install, "torch_index", lambda wanted, **of: ("", ""))
+    monkeypatch.setattr(install, "install", lambda *_: said.append(capsys.readouterr().out))
+    monkeypatch.setattr(install.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(install.subprocess, "run", lambda *_, **of: None)
+    install.main(["lab"])
+    assert "1 of 2" in said[0] and "2 of 2" in said[1]
+
+
 def test_torch_and_torchvision_are_installed_together_where_an_extra_needs_both():
     assert [Requirement(line).name for line in install.torch_packages(["lab"])] == ["torch"]
     assert [Requirement(line).name for line in install.torch_packages(["test", "zoo"])] == [

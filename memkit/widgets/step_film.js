@@ -22,8 +22,8 @@ const STYLE = `
 .memkit-film .bar span { position: relative; }
 .memkit-film .total { font-size: 26px; font-weight: 650; font-variant-numeric: tabular-nums; }
 .memkit-film .when { font-variant-numeric: tabular-nums; }
-.memkit-film .parts { display: flex; flex-wrap: wrap; gap: 2px 14px; font-size: 13px; min-height: 41px;
-  font-variant-numeric: tabular-nums; }
+.memkit-film .parts { display: grid; grid-template-columns: repeat(auto-fill, minmax(174px, 1fr)); gap: 2px 14px;
+  font-size: 13px; font-variant-numeric: tabular-nums; white-space: nowrap; }  /* no number's width moves the handle */
 .memkit-film .parts b { display: inline-block; width: 11px; height: 11px; border-radius: 2px; margin-right: 5px; }
 .memkit-film .parts .is-zero { opacity: .8; }
 .memkit-film canvas { display: block; width: 100%; touch-action: pan-y; }
@@ -43,7 +43,7 @@ const STYLE = `
 @container (max-width: 480px) {  /* a line for each part, and room: no number's width moves what is below */
   .memkit-film .when { display: block; min-height: 3em; }
   .memkit-film .sides > :last-child { display: flex; flex-direction: column; }
-  .memkit-film .parts { display: grid; order: 1; margin-top: 8px; }
+  .memkit-film .parts { grid-template-columns: none; order: 1; margin-top: 8px; }
   .memkit-film .say { min-height: 6em; }
 }`;
 
@@ -54,7 +54,7 @@ const SAID = {  // what an operation makes, in words
   empty: "a new tensor", zeros: "zeros", "zeros like": "zeros", "ones like": "the gradient of the loss itself",
   randint: "random token ids", arange: "the positions", embedding: "the tokens' vectors", cat: "parts, joined",
   "copy out": "a copy of what the ranks sent", add: "a sum", mul: "a product, value by value", div: "a quotient",
-  addmm: "a product", mm: "a product", bmm: "products", gelu: "GELU's output", silu: "SiLU's output",
+  addmm: "a matrix product", mm: "a matrix product", bmm: "matrix products", gelu: "GELU's output", silu: "SiLU's output",
   "native layer norm": "a norm's output", "rms norm": "a norm's output", attention: "attention's output",
   "log softmax": "the log-softmax of the logits", "nll loss forward": "the loss", "nll loss": "the loss",
   "nll loss backward": "the gradient of the log-softmax", "log softmax backward data": "the gradient of the logits",
@@ -136,7 +136,7 @@ export class Story {
     if (part === "gradients") return `the gradient of a parameter${inside}`;
     const given = text.match(/^\s*([a-z]\w{2,}?)(_[A-Z]+)?\s*=[^=]/);  // logits_BSV = self.head(...)
     if (number && given && phase === "forward" && /mm$|linear|conv/.test(op)) return `the ${given[1]}`;
-    if (/backward/.test(phase) && /mm$/.test(op) && part === "temporary") return `a product of the backward${inside}`;
+    if (/backward/.test(phase) && /mm$/.test(op) && part === "temporary") return `a matrix product of the backward${inside}`;
     if (/attention.*backward/.test(op)) return `gradients of query, key and value${inside}`;
     if (/attention/.test(op)) return `attention's output${inside}`;
     const own = op.replace(/^native /, "").replace(/ backward.*/, "");
@@ -455,8 +455,8 @@ export function film(place, data, { hasLink = false, card = null, plays = false 
     drawLines();
     total.textContent = bytes(story.totals[at]);
     const isPeak = at === story.peak && isRevealed();
-    when.textContent = ` ${story.when(at)} · event ${(at + 1).toLocaleString("en")} of ${story.count.toLocaleString("en")}`
-      + (isPeak ? " · the peak" : "") + (full >= 0 && at > full ? ` · the ${card.name} was full before` : "");
+    when.textContent = ` ${story.when(at)} · event ${(at + 1).toLocaleString("en")}`
+      + (isPeak ? ", the peak" : ` of ${story.count.toLocaleString("en")}`) + (full >= 0 && at > full ? ` · the ${card.name} was full before` : "");
     legend.forEach(([entry, size], part) => {
       size.textContent = bytes(story.heights[part][at]);
       entry.classList.toggle("is-zero", !story.heights[part][at]);

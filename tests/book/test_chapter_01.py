@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 from cells import texts_of
 
+from book import recorded
 from memkit.cards import CARDS
 from memkit.fit import fit_on
-from memkit.formula.activations import block_ledger
+from memkit.formula.activations import activation_bytes, block_ledger
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.parameters import count_parameters
 from memkit.formula.states import bytes_per_parameter
-from memkit.models import LLAMA_2_7B, LLAMA_3_8B, LLAMA_32_1B
+from memkit.models import GPT2_LARGE, LLAMA_2_7B, LLAMA_3_8B, LLAMA_32_1B
 from memkit.recipes import ADAMW, AUTOCAST_BF16, PRECISIONS, PURE_BF16, OptimizerConfig
 from memkit.setup import TrainingSetup
 from memkit.units import GIB, format_bytes
@@ -64,6 +65,57 @@ def test_the_largest_micro_batch_of_4096_tokens():
     beside = CARDS["H100 SXM"].memory_bytes - second_step_peak(tight).total_bytes
     # two workspaces of 32 MiB, and half a GiB of context
     assert f"{beside / GIB - 1 / 16 - 1 / 2:.2f}" == spare
+
+
+def test_what_the_panel_leaves_for_tensors():
+    fit = fit_on(CARDS["H100 SXM"], second_step_peak(SHORT).total_bytes)
+    context, workspaces, card = GIB / 2, 2 * 32 * 2**20, CARDS["H100 SXM"].memory_bytes
+    left = (card - context) * 0.99 - workspaces
+    assert abs(fit.room_bytes - left) < 9
+    assert abs(card - 2 * context - workspaces - fit.need_bytes * 10 / 9 - fit.least_bytes) < 9
+    told = texts_of("01")["zero-grad-read"]
+    assert f"{card / GIB:.1f} GiB is for tensors" in told
+    assert f"the workspaces (section 1.4) {workspaces / GIB:.2f}" in told
+    assert f"With a hundredth lost, {left / GIB:.1f} GiB are left" in told
+
+
+def test_the_price_of_a_late_zero_grad():
+    gradients, logits = 2 * count_parameters(LLAMA_2_7B), 2 * 4 * 2048 * LLAMA_2_7B.vocab_size
+    terms = f"{gradients / GIB:.2f} − {logits / GIB:.2f} GiB"
+    assert f"one tensor of the logits' size, here {terms}." in texts_of("01")["zero-grad-read"]
+
+
+def test_the_peak_of_the_recorded_run_is_two_tensors_of_its_logits_above_the_forward():
+    measured = {name: size for name, _, size in recorded("01", "moments").rows}
+    told = re.search(r"(\d+) · (\d+) tokens times ([\d,]+) words", texts_of("01")["explain"])
+    batch, tokens, words = (int(number.replace(",", "")) for number in told.groups())
+    assert measured["peak"] - measured["forward"] == pytest.approx(
+        2 * 4 * batch * tokens * words, abs=512
+    )
+
+
+def test_the_dashed_bar_of_the_block():
+    large = GPT2_LARGE
+    values = large.num_heads * 1024 / large.hidden_size
+    product = f"{large.num_heads} heads · 1,024 tokens / {large.hidden_size:,} hidden units"
+    told = texts_of("01")["block-picture"]
+    assert f"{product} = {values:g} values." in told and f"{values:g} more in GPT-2 large" in told
+
+
+def test_the_last_point_of_the_flash_curve():
+    run = replace(SHORT, seq_len=8192)
+    [told] = re.findall(
+        r"flash curve is a product: (.*?) B are ([\d.]+) of the ([\d.]+) GiB",
+        texts_of("01")["attention-read"],
+    )
+    numbers = [float(number) for number in re.findall(r"[\d.]+", told[0].replace(",", ""))]
+    blocks, tokens, units, values, width = numbers
+    assert values == pytest.approx(
+        block_ledger(run).num_bytes / (width * tokens * units), rel=0.001
+    )
+    by_hand, kept = blocks * tokens * units * values * width, activation_bytes(run)
+    assert (f"{by_hand / GIB:.1f}", f"{kept / GIB:.1f}") == told[1:]
+    assert 2 * 8192 * LLAMA_2_7B.vocab_size > (kept - by_hand) / 2
 
 
 def test_what_recomputation_buys():

@@ -212,6 +212,14 @@ def test_notebook_and_records_list_the_same_exercises(number):
     assert sorted(found) == sorted(listed)
 
 
+@pytest.mark.parametrize("number", range(7))
+def test_a_notebook_of_exercises_says_which_stand_in_the_lesson(number):
+    lesson, exercises = (cells_of(path) for path in notebooks_of(f"{number:02}")[:2])
+    ids = {cell["id"] for cell in lesson}
+    [standing] = [name for name in exercises_of(number) if cell_id_of(name) in ids]
+    assert f"where {standing} stands." in "".join(exercises[0]["source"])
+
+
 FEWEST_ANSWERS = 6
 
 

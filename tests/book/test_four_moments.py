@@ -15,6 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 from memkit import (
     TrainingSetup,
     bytes_per_parameter,
+    count_parameters,
     estimate_memory,
     models,
     recipes,
@@ -160,6 +161,9 @@ def test_the_second_spike_of_the_film():
         "aten.embedding_dense_backward.default",
         "aten.add.Tensor",
     ]
+    weights, table = 4 * count_parameters(models.TINY_GPT2) / 2**20, 4 * 50_257 * 256 / 2**20
+    terms = f"{weights:.1f} weights + {2 * weights:.1f} states + {weights:.1f} gradients + 2 · {table:.1f} tables"
+    assert f"{terms} = {second / 2**20:.1f} MiB" in told
     # two frees after it the backward is over
     assert len(heights) - heights.index((second, number)) == 3
 
@@ -262,4 +266,5 @@ def test_what_a_gradient_takes_by_recipe():
         bytes_per_parameter(precision, recipes.ADAMW) for precision in recipes.PRECISIONS.values()
     ]
     sizes = {each["gradient"] + each.get("main gradient", 0) for each in kept}
-    assert f"it has {min(sizes):g} to {max(sizes):g} fewer" in texts_of("01")["states-read"]
+    told = f"between steps the {min(sizes):g} to {max(sizes):g} of its gradient are gone"
+    assert told in texts_of("01")["states-read"]

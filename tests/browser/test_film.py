@@ -219,11 +219,22 @@ def test_axe_finds_nothing_in_light_and_dark_and_a_phone_scrolls_down_alone(open
         assert opened.locator(".memkit-film").evaluate(RUN_AXE) == []
     opened.set_viewport_size({"width": 390, "height": 800})
     assert opened.evaluate("document.documentElement.scrollWidth") <= 390
-    assert 1 == opened.evaluate("""async () => { const film = document.querySelector(".memkit-film"), found = new Set();
+
+
+@pytest.mark.parametrize(
+    "width", [390, 640, 880, 1280]
+)  # 880: as wide as JupyterLab shows it in a window of 1,280
+def test_no_moment_moves_the_handle(opened, width):
+    opened.set_viewport_size({"width": width, "height": 800})
+    opened.get_by_role("button", name="My guess").click()
+    opened.get_by_role("button", name="Go to the peak").click()
+    places = opened.evaluate("""async () => { const film = document.querySelector(".memkit-film"), found = [];
         const hand = film.querySelector(".hand"), frame = () => new Promise(requestAnimationFrame);
-        for (let move = 0; move < 50; move += 1) { hand.value = move * hand.max / 49;
-            hand.dispatchEvent(new Event("input")); await frame(); found.add(film.offsetHeight); }
-        return found.size; }""")
+        for (let move = -1; move < 50; move += 1) { if (move >= 0) hand.value = move * hand.max / 49;
+            hand.dispatchEvent(new Event("input")); await frame();
+            found.push(hand.getBoundingClientRect().top - film.getBoundingClientRect().top); }
+        return found; }""")
+    assert len(places) == 51 and len(set(places)) == 1
 
 
 def test_where_motion_is_not_wanted_it_goes_from_phase_to_phase(browser, traced, tmp_path):

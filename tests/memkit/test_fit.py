@@ -58,8 +58,9 @@ def test_the_words_are_the_rule():
         if fit.verdict == "tight" and spare >= 0:
             limits += [spare]
             size = f"{spare:.2f} GiB" if spare >= 1 else f"{1024 * spare:,.2f} MiB"
-            assert f": it fits unless more than {size} fragment, at worst" in str(fit)
-            assert fit.headline.endswith(f"one RTX 3090 fit unless more than {size} fragment.")
+            lost = f"unless more than {size} are lost in fragments"
+            assert f": it fits {lost}, at worst" in str(fit)
+            assert fit.headline.endswith(f" fit on one RTX 3090 {lost}.")
         assert bool(fit.unless) == (fit.verdict == "tight")
     assert seen == set(ends) and len(limits) > 10
 
@@ -69,7 +70,7 @@ def test_what_only_a_small_context_lets_fit_is_tight():
     rest = CARD.memory_bytes - 2 * 8_519_680
     for left, verdict in ((2**29, "tight"), (2**29 - 2, "tight"), (2**28 - 2, "does not fit")):
         assert fit_on(CARD, rest - left).verdict == verdict
-    assert "more than 0 B fragment" in fit_on(CARD, rest - 2**29).unless
+    assert "more than 0 B are lost in fragments" in fit_on(CARD, rest - 2**29).unless
     said = fit_on(CARD, rest - 2**29 + 2).unless
     assert said == "only if CUDA's context takes less than 512.00 MiB"
 

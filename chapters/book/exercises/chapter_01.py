@@ -141,6 +141,7 @@ SLIPS_BY_HAND = {
         W + S + A :: The two gradients of the logits' size are missing: they come on top of A.
         W + S + A + 3 * logits :: A counts the log-softmax already: two more come, not 3.
         W + S + G + A + 2 * logits :: zero_grad has freed the gradients before this forward.
+        W + S + G + A :: That is the sum of all. zero_grad has freed the gradients, and two of the logits' size come.
         W + A + 2 * logits :: The states are missing: from the second step on they are there.
         W + S + 2 * logits :: The activations are missing: here all of them are in memory.
     """,
@@ -161,6 +162,7 @@ SLIPS_BY_HAND = {
         W + S + copy :: The gradients are there until zero_grad frees them.
         W + S + G + copy + tables :: The tables are there while the backward runs, not here.
         W + S + G + A + copy :: The activations are gone before the optimizer's step.
+        W + S + G + A :: The activations are gone before the optimizer's step.
     """,
 }
 """For each moment wrong sums, and what is wrong in them."""
