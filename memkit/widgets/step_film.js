@@ -346,18 +346,24 @@ export function film(place, data, { hasLink = false, card = null, plays = false 
     }
     pen.textAlign = "left";
     const rowEnds = [0, 0, 0];  // a name stands in the first of three rows that has room for it
-    story.spans.forEach(([first, phase], index) => {
+    const names = story.spans.flatMap(([first, phase], index) => {
       const next = story.spans[index + 1]?.[0] ?? story.count, from = x(first - 1, width);
-      if (phase === "forward" && next - first < 2) return;  // the last micro-batch's end, freed by what comes next
+      if (phase === "forward" && next - first < 2) return [];  // the last micro-batch's end, freed by what comes next
       const words = phase || "before", wide = pen.measureText(words).width;
       const left = Math.min(from + 3, width - wide), row = rowEnds.findIndex((end) => end <= left);
-      pen.globalAlpha = .3;
-      pen.fillRect(from, TOP, 1, height - FOOT - TOP + (row < 0 ? 0 : 15 * row + 14));
-      pen.globalAlpha = 1;
-      if (row < 0) return;
-      pen.fillText(words, left, height - FOOT + 13 + 15 * row);
-      rowEnds[row] = left + wide + 8;
+      if (row >= 0) rowEnds[row] = left + wide + 8;
+      return [{ from, words, left, row, end: left + wide }];
     });
+    for (const { from, words, left, row } of names) {
+      pen.globalAlpha = .3;
+      pen.fillRect(from, TOP, 1, height - FOOT - TOP);
+      for (let each = 0; each <= row; each += 1) {  // down to its name, and through no other
+        const isCrossed = names.some((other) => other.row === each && from >= other.left - 1 && from <= other.end + 1);
+        if (!isCrossed) pen.fillRect(from, height - FOOT + 15 * each, 1, each < row ? 15 : 14);
+      }
+      pen.globalAlpha = 1;
+      if (row >= 0) pen.fillText(words, left, height - FOOT + 13 + 15 * row);
+    }
     const flags = [  // in two rows above the areas; no line goes through the words of another
       [guess ?? -1, "your guess", 2], [full, "out of memory", 2],
       [isRevealed() ? story.peak : -1, `${full < 0 ? "" : "would "}peak ${story.most > most ? "↑ " : ""}${bytes(story.most)}`, 15],
@@ -508,7 +514,7 @@ export function film(place, data, { hasLink = false, card = null, plays = false 
       else pause();
     };
     say.setAttribute("aria-live", "off");
-    play.textContent = "⏸ Pause";
+    play.textContent = "❚❚ Pause";
     playing = isStill ? setTimeout(jump, 0) : requestAnimationFrame(frame);
   };
   play.onclick = () => (playing ? pause() : roll());

@@ -281,6 +281,7 @@ def test_the_film_moves_after_few_requests_without_python_and_stops_where_the_ca
     assert NAMES[form.evaluate(SEEN)["way"]] == "+ 8-bit states"
 
 
+PHASES = {"init", "forward", "backward", "optimizer", "zero_grad"}
 WRITTEN = """only => { const write = CanvasRenderingContext2D.prototype.fillText;
     globalThis.written = [];
     CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
@@ -328,6 +329,14 @@ UPRIGHT = """() => { const pen = CanvasRenderingContext2D.prototype, { moveTo, l
         lineTo.call(this, x, y);
     }; }"""
 """Notes the lines that are drawn from above to below."""
+TICKS = """() => { const fill = CanvasRenderingContext2D.prototype.fillRect;
+    globalThis.ticks = [];
+    CanvasRenderingContext2D.prototype.fillRect = function (x, y, wide, tall) {
+        const { a, d, e, f } = this.getTransform();
+        if (wide === 1) ticks.push([a * x + e, d * y + f, d * (y + tall) + f]);
+        fill.call(this, x, y, wide, tall);
+    }; }"""
+"""Notes the lines a pixel wide: where the phases begin."""
 
 
 @pytest.mark.parametrize("width", [390, 1280])
@@ -341,7 +350,7 @@ UPRIGHT = """() => { const pen = CanvasRenderingContext2D.prototype, { moveTo, l
         ("GPT-2 small", "T4"),
     ],
 )
-def test_no_line_of_the_film_goes_through_what_is_written_above_it(
+def test_no_line_of_the_film_goes_through_what_is_written_above_or_below_it(
     model, card, width, still, address
 ):
     still.set_viewport_size({"width": width, "height": 900})
@@ -349,8 +358,18 @@ def test_no_line_of_the_film_goes_through_what_is_written_above_it(
     still.wait_for_function(SETTLED)
     still.evaluate(WRITTEN)
     still.evaluate(UPRIGHT)
+    still.evaluate(TICKS)
     still.emulate_media(color_scheme="dark")  # it is drawn anew
     still.wait_for_function("written.length > 0")
+    names = [each for each in still.evaluate("written") if each[0] in PHASES]
+    ticks = still.evaluate("ticks")
+    assert len(ticks) >= len(names) >= 3
+    assert not [
+        text
+        for text, left, right, y in names
+        for x, top, bottom in ticks
+        if left < x < right and top < y - 2 and bottom > y - 8
+    ]
     above = [each for each in still.evaluate("written") if "peak" in each[0] or each[0][:2] == "ou"]
     above += [each for each in still.evaluate("written") if card in each[0]]
     lines = still.evaluate("upright")
