@@ -60,7 +60,10 @@ const SAID = {  // what an operation makes, in words
   "nll loss backward": "the gradient of the log-softmax", "log softmax backward data": "the gradient of the logits",
   "log softmax backward": "the gradient of the logits", "embedding dense backward": "the gradient of a table",
   "embedding backward": "the gradient of a table", sum: "a sum over the tokens",
-  "to copy": "a copy in another dtype", "foreach sqrt": "the square roots of all second moments",
+  "to copy": "a copy in another dtype", "to copy backward": "a gradient in another dtype", neg: "values, negated",
+  "layer norm": "a norm's output", "grouped mm": "products of the experts", "gemm 4bit": "a product with 4-bit weights",
+  "grouped mm backward": "gradients of the experts' products", "create dynamic map": "the table of the 8-bit codes",
+  "foreach sqrt": "the square roots of all second moments",
   "all gather": "weights, gathered from all ranks", "reduce scatter": "gradients, summed over the ranks",
 };
 

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import random
+import re
 from itertools import accumulate
 from math import floor
 from urllib.parse import quote
@@ -491,3 +492,20 @@ def test_a_film_that_comes_to_its_end_says_whether_it_fits(card, ending, still):
         ending
     )
     assert (fit_on(CARDS[card], peak).verdict == "fits") == ("it fits" in said)
+
+
+@pytest.mark.parametrize("film", ["Qwen3-30B-A3B-5", "Qwen3-30B-A3B-6", "GPT-2-small-3"])
+def test_a_film_calls_no_operation_by_a_name_that_only_torch_has(film, still, address):
+    still.goto(f"{address}index.html")
+    said = still.evaluate(
+        """async (film) => {
+            const { Story } = await import("./film.mjs"), { fetchPacked } = await import("./live.mjs");
+            const story = new Story(await fetchPacked(`films/${film}.json.gz`));
+            return [...new Set(story.size.map((_, block) => story.said(block)))];
+        }""",
+        film,
+    )
+    assert len(said) > 10
+    assert not [
+        words for words in said if re.search(r"to copy|grouped|dynamic|4bit|output of layer", words)
+    ]
