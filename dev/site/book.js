@@ -39,8 +39,9 @@ function ranked(words, { titles, entries }) {
       count += !!found;
     });
     if (!count || score <= (best.get(name)?.score ?? 0)) return;
-    const first = Math.max(0, Math.min(...words.map((word) => inText.indexOf(word)).filter((place) => place >= 0)) - 40);
-    const excerpt = Number.isFinite(first) ? `${first ? "… " : ""}${text.slice(first, first + 110)} …` : "";
+    const place = Math.min(...words.map((word) => inText.indexOf(word)).filter((place) => place >= 0));
+    const first = place > 40 ? Math.min(text.indexOf(" ", place - 40) + 1, place) : 0;  // where a word begins
+    const excerpt = Number.isFinite(place) ? `${first ? "… " : ""}${text.slice(first, first + 110)} …` : "";
     best.set(name, { score, count, found: [`${stem}.html#${anchor}`, name, excerpt] });
   });
   const found = [...best.values()].sort((a, b) => b.count - a.count || b.score - a.score);

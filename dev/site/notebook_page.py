@@ -219,7 +219,7 @@ def framed_table(table: str) -> str:
     '<div class="scroll"><table><tr><th>a</th></tr><tbody><tr><td>1</td></tr></tbody></table></div>'
     """
     head, mark, body = table.partition("<tbody>")
-    names = [unescape(TAG.sub("", name)).strip() for name in CELL.findall(head)]
+    names = [unescape(TAG.sub("", name)).strip(" …\n") for name in CELL.findall(head)]
     texts = [unescape(TAG.sub("", text)) for text in CELL.findall(table)]
     words = [" ".join(texts[number :: len(names)]).split() for number in range(len(names))]
     wide = sum(max(LEAST_LETTERS, *map(len, column)) for column in words if column)
@@ -329,7 +329,8 @@ class ChapterWriter:
             if level == "2":
                 page.headings.append((name, TAG.sub("", words)))
                 anchor, heading = unescape(name), unescape(page.headings[-1][1])
-        words = " ".join(unescape(TAG.sub(" ", cell.source)).split())
+        marks = r"\*\*|`" if cell.cell_type == "markdown" else r"$^"
+        words = " ".join(re.sub(marks, "", unescape(TAG.sub(" ", cell.source))).split())
         if not NOT_SEARCHED.search(cell.id) and "setup" not in cell.metadata.get("tags", []):
             page.search.append((anchor, unescape(heading), words))
         return f'<div class="cell {cell.cell_type}" id="cell-id={cell.id}">{html}</div>'

@@ -333,6 +333,18 @@ def test_the_search_answers_to_keys_and_fetches_its_index_at_the_first_one(page,
     page.keyboard.press("Enter")
     page.wait_for_url("**/claims.html#C028")
     page.keyboard.press("/")
+    page.keyboard.type("8-bit adam")
+    page.get_by_text("places").wait_for()
+    told = [each.removesuffix(" …") for each in page.locator(".search small").all_inner_texts()]
+    texts = [
+        entry[3]
+        for entry in page.evaluate("fetch('search.json').then((file) => file.json())")["entries"]
+    ]
+    inside = [each.removeprefix("… ") for each in told if each.startswith("… ")]
+    assert len(inside) > 3 and all(any(f" {each}" in text for text in texts) for each in inside)
+    assert not any("**Exercise" in text for text in texts)
+    page.keyboard.press("Escape")
+    page.keyboard.press("/")
     page.keyboard.type("xqzxqz")
     page.get_by_text("Nothing found.").wait_for()
     page.keyboard.press("Escape")
