@@ -6,7 +6,7 @@ from memkit.cards import CARDS
 from memkit.formula.estimate import estimate_memory
 from memkit.models import GPT2_LARGE
 from memkit.pictures.colours import OKABE_ITO
-from memkit.pictures.svg import GREY, Chart, Scale
+from memkit.pictures.svg import GREY, Chart, Scale, redrawn
 from memkit.recipes import AUTOCAST_BF16, FUSED_ADAMW
 from memkit.setup import TrainingSetup
 from memkit.units import GIB
@@ -33,25 +33,31 @@ BARS = (
 sizes = [estimate_memory(TrainingSetup(**setup)).peak_bytes / GIB for _, _, setup in BARS]
 
 
-def so_far(lesson: int) -> Chart:
-    """The bars up to a lesson; that lesson's own are filled in another colour."""
+@redrawn
+def so_far(lesson: int, width: float = 800) -> Chart:
+    """The bars up to a lesson; that lesson's own are filled in another colour. A phone has their words above them."""
     shown = [
         (of, words, size) for (of, words, _), size in zip(BARS, sizes, strict=True) if of <= lesson
     ]
-    chart = Chart(
-        800, 84 + 34 * len(shown), "The run so far: GPT-2 large, 8 × 1,024 tokens, peak of a step"
-    )
-    x = Scale(low=0, high=96, start=212, end=790)
-    bottom = 50 + 34 * len(shown)
-    for card, label in LINES:
+    chart = Chart(width, 0, "The run so far: GPT-2 large, 8 × 1,024 tokens, peak of a step")
+    tall, left, over = (46, 10, 20) if chart.is_narrow else (34, 212, 0)
+    first = 48 + chart.lower + over
+    x = Scale(low=0, high=96, start=left, end=width - 10)
+    bottom = first + 2 + tall * len(shown)
+    chart.height = bottom + 34
+    for number, (card, label) in enumerate(LINES):
         at = x(CARDS[card].memory_bytes / GIB)
-        chart.line([(at, 42), (at, bottom)], shade=GREY, stroke_dasharray="3 3")
-        chart.words(at, bottom + 12, f"{label}", 10.5, anchor="middle", shade=GREY)
+        chart.line([(at, first - 6 - over), (at, bottom)], shade=GREY, stroke_dasharray="3 3")
+        low = bottom + 12 + 13 * (number % 2 * chart.is_narrow)
+        chart.words(at, low, label, 11 if chart.is_narrow else 10.5, anchor="middle", shade=GREY)
     for number, (of, words, size) in enumerate(shown):
-        y = 48 + 34 * number
-        chart.words(204, y + 13, words, 12, anchor="end")
-        chart.bar(x(0), x(size), y + 13, 26, (OKABE_ITO[0] if of == lesson else "#999999", ""))
-        chart.words(x(size) + 6, y + 13, f"{size:.1f} GiB", 12, bold=of == lesson, boxed=True)
+        y, look = first + 13 + tall * number, {"bold": of == lesson, "boxed": True}
+        chart.bar(x(0), x(size), y, 26, (OKABE_ITO[0] if of == lesson else "#999999", ""))
+        if chart.is_narrow:
+            chart.words(left, y - 22, f"{words}: {size:.1f} GiB", 12, **look)
+            continue
+        chart.words(204, y, words, 12, anchor="end")
+        chart.words(x(size) + 6, y, f"{size:.1f} GiB", 12, **look)
     chart.alt = (
         "The run so far: " + "; ".join(f"{words} {size:.1f} GiB" for _, words, size in shown) + "."
     )

@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from memkit.models import LLAMA_2_7B, LLAMA_32_1B
 from memkit.pictures.colours import OKABE_ITO
-from memkit.pictures.svg import GREY, PAPER, Chart, text_width
+from memkit.pictures.svg import GREY, NARROW, PAPER, WIDE, Chart, broken, redrawn, text_width
 from memkit.recipes import AUTOCAST_BF16, FP32, FUSED_ADAMW, PURE_BF16, OptimizerConfig
 from memkit.recomputation import step_flops
 from memkit.setup import TrainingSetup
@@ -270,9 +270,13 @@ def flops_per_token(job: Job) -> float:
     return step_flops(job).total / (job.micro_batch_size * job.seq_len)
 
 
-def sheet_figure(lines: Sequence[Line], title: str, below: Sequence[str] = ()) -> Chart:
+@redrawn
+def sheet_figure(
+    lines: Sequence[Line], title: str, below: Sequence[str] = (), width: float = WIDE
+) -> Chart:
     """A row for each line: a bar for each job, as long as what is left of its peak, and the words; ``below`` them text.
 
+    As wide as its words; on a phone a line's name, its bars and its words stand below one another.
     Raises: ValueError: no lines, or more jobs than looks.
     """
     if not lines:
@@ -280,15 +284,32 @@ def sheet_figure(lines: Sequence[Line], title: str, below: Sequence[str] = ()) -
     jobs = list(lines[0].shares)
     if len(jobs) > len(JOB_LOOKS):
         raise ValueError(f"{len(jobs)} jobs; {len(JOB_LOOKS)} at most can be told apart")
+    entries = [(JOB_LOOKS[number], job) for number, job in enumerate(jobs)]
+    if width == NARROW:
+        chart = Chart(width, 0, title)
+        top = chart.legend(entries, 10, 48 + chart.lower, width - 20)
+        chart.height = _sheet_of_a_phone(chart, lines, below, top)
+    else:
+        chart = _sheet_of_columns(lines, title, below, entries)
+    shown = (
+        f"{line.technique.name} {', '.join(f'{share:.0%}' for share in line.shares.values())}"
+        for line in lines
+    )
+    chart.alt = f"{title}, for {' and '.join(jobs)}: {'; '.join(shown)}."
+    return chart
+
+
+def _sheet_of_columns(lines, title: str, below: Sequence[str], entries) -> Chart:
+    """The sheet as a table: names, bars, a column for each of ``COLUMNS``."""
     row_height, top = 42, 90
     names = [line.technique.name for line in lines]
-    left, width, tall = 24 + max(text_width(name, 12) for name in names), 200, 32 / len(jobs)
+    left, width, tall = 24 + max(text_width(name, 12) for name in names), 200, 32 / len(entries)
     columns = list(zip(COLUMNS, *(line.words for line in lines), strict=True))
     wide = [18 + max(text_width(text, 12) for text in column) for column in columns]
     *starts, right = accumulate(wide, initial=left + width + 50)
     bottom = top + row_height * len(lines)
     chart = Chart(right, bottom + 10 + 22 * len(below), title)
-    chart.legend([(JOB_LOOKS[number], job) for number, job in enumerate(jobs)], 10, 48, chart.width)
+    chart.legend(entries, 10, 48, chart.width)
     plain = left + width / LONGEST
     chart.line([(plain, top - 6), (plain, bottom)], shade=GREY, stroke_dasharray="1 3")
     for start, (head, *texts) in zip(starts, columns, strict=True):
@@ -297,20 +318,39 @@ def sheet_figure(lines: Sequence[Line], title: str, below: Sequence[str] = ()) -
             chart.words(start, top + row_height * (row + 0.5), text, 12)
     for row, line in enumerate(lines):
         chart.words(10, top + row_height * (row + 0.5), names[row], 12)
-        for number, (job, share) in enumerate(line.shares.items()):
-            end = left + width * min(share, LONGEST) / LONGEST
-            y = top + row_height * row + 4 + (number + 0.5) * tall
-            tip, data = f"{names[row]}, {job}: {share:.1%}", {"job": job, "share": f"{share:.6g}"}
-            chart.bar(left, end, y, tall, JOB_LOOKS[number], tip=tip, data=data)
-            if share > LONGEST:
-                corners = ((20, 0.5), (14, -0.5), (9, -0.5), (15, 0.5))
-                chart.area([[(end - a, y + b * tall) for a, b in corners]], (PAPER, ""))
-            chart.words(end + 6, y, f"{share:.0%}", 11)
+        _bars(chart, line, left, width, top + row_height * row + 4, tall)
     for number, text in enumerate(below):
         chart.words(10, bottom + 16 + 22 * number, text, 12)
-    shown = (
-        f"{name} {', '.join(f'{share:.0%}' for share in line.shares.values())}"
-        for name, line in zip(names, lines, strict=True)
-    )
-    chart.alt = f"{title}, for {' and '.join(jobs)}: {'; '.join(shown)}."
     return chart
+
+
+def _sheet_of_a_phone(chart: Chart, lines, below: Sequence[str], y: float) -> float:
+    """Draws the lines below one another from ``y`` on; returns where they end."""
+    room, wide = chart.width - 20, chart.width - 56
+    for line in lines:
+        chart.words(10, y, line.technique.name, 12, bold=True, at="top")
+        plain, bottom = 10 + wide / LONGEST, y + 20 + 14 * len(line.shares)
+        chart.line([(plain, y + 16), (plain, bottom)], shade=GREY)
+        _bars(chart, line, 10, wide, y + 18, 14)
+        y = bottom
+        told = (f"{name}: {words}" for name, words in zip(COLUMNS, line.words, strict=True))
+        text = broken("; ".join(told), room, 11)
+        chart.words(10, y + 2, text, 11, at="top", shade=GREY)
+        y += 14 + 13.5 * len(text.splitlines())
+    for text in (broken(each, room, 11) for each in below):
+        chart.words(10, y, text, 11, at="top")
+        y += 6 + 13.5 * len(text.splitlines())
+    return y + 4
+
+
+def _bars(chart: Chart, line: Line, left: float, width: float, top: float, tall: float) -> None:
+    """A bar for each job, ``LONGEST`` of its peak at most, and the share behind it."""
+    for number, (job, share) in enumerate(line.shares.items()):
+        end, y = left + width * min(share, LONGEST) / LONGEST, top + (number + 0.5) * tall
+        tip = f"{line.technique.name}, {job}: {share:.1%}"
+        data = {"job": job, "share": f"{share:.6g}"}
+        chart.bar(left, end, y, tall, JOB_LOOKS[number], tip=tip, data=data)
+        if share > LONGEST:
+            corners = ((20, 0.5), (14, -0.5), (9, -0.5), (15, 0.5))
+            chart.area([[(end - a, y + b * tall) for a, b in corners]], (PAPER, ""))
+        chart.words(end + 6, y, f"{share:.0%}", 11, boxed=chart.is_narrow)

@@ -39,8 +39,9 @@ function ranked(words, { titles, entries }) {
       count += !!found;
     });
     if (!count || score <= (best.get(name)?.score ?? 0)) return;
-    const first = Math.max(0, Math.min(...words.map((word) => inText.indexOf(word)).filter((place) => place >= 0)) - 40);
-    const excerpt = Number.isFinite(first) ? `${first ? "… " : ""}${text.slice(first, first + 110)} …` : "";
+    const place = Math.min(...words.map((word) => inText.indexOf(word)).filter((place) => place >= 0));
+    const first = place > 40 ? Math.min(text.indexOf(" ", place - 40) + 1, place) : 0;  // where a word begins
+    const excerpt = Number.isFinite(place) ? `${first ? "… " : ""}${text.slice(first, first + 110)} …` : "";
     best.set(name, { score, count, found: [`${stem}.html#${anchor}`, name, excerpt] });
   });
   const found = [...best.values()].sort((a, b) => b.count - a.count || b.score - a.score);
@@ -141,11 +142,27 @@ for (const form of document.querySelectorAll("form.filter")) {
       place.hidden = !(fits && (!verdict || place.dataset.verdict === verdict));
       left += !place.hidden;
     }
+    let head;  // a subject of which nothing is left goes too
+    for (const each of document.querySelectorAll(`main h2, ${form.dataset.of}`)) {
+      if (each.matches("h2")) head = each;
+      if (head) head.hidden = each === head || head.hidden && each.hidden;
+    }
     count.textContent = `${left} of ${places.length} shown`;
   };
   form.addEventListener("input", filter);
   addEventListener("pageshow", () => (form.words.value || form.verdict?.value) && filter());  // kept over *Back*
 }
+// A guess stands beside its answer, where one was made; the form keeps it.
+function tellGuesses() {
+  for (const place of document.querySelectorAll("[data-guessed]")) {
+    const form = [...document.forms].find(({ dataset }) => dataset.guess === place.dataset.guessed);
+    const guess = form && new FormData(form).get("guess")?.trim();
+    place.hidden = !guess;
+    place.textContent = `your guess: ${guess}`;
+  }
+}
+for (const event of ["change", "pageshow"]) addEventListener(event, tellGuesses);
+addEventListener("submit", (event) => event.target.matches(".guess") && event.preventDefault());
 if (document.querySelector("[data-panel], .exercise")) import("./live.mjs");
 const films = document.querySelectorAll("[data-film]");
 if (films.length) {

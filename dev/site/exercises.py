@@ -70,3 +70,21 @@ def record_of(exercise: NumberExercise) -> dict:
 def plain(sentence: str) -> str:
     """A sentence whose braces are braces."""
     return sentence.replace("{", "{{").replace("}", "}}")
+
+
+def guess_html(question: str, *choices: str) -> str:
+    """A guess before an answer: buttons or a field, whose form a page reads where it shows the answer.
+
+    >>> guess_html("How many moons has Mars?").partition("<input ")[2]
+    'name="guess" aria-label="How many moons has Mars?"></fieldset></form>'
+    """
+    asked = escape(question)
+    fields = "".join(
+        f'<label><input type="radio" name="guess" value="{escape(choice)}"> {escape(choice)}</label> '
+        for choice in choices
+    )
+    fields = fields or f'<input name="guess" aria-label="{asked}">'
+    return (
+        f'<form class="guess" data-guess="{asked}"><fieldset><legend><b>Your guess.</b> {asked}</legend>'
+        f"{fields}</fieldset></form>"
+    )

@@ -37,8 +37,9 @@ function dropWorker(words) {
   waiting.clear();
 }
 
-// A line that offers to start Python, shows how far it is, and says what went wrong; then it can be pressed again.
-function starter(place, words, begin) {
+// A line that offers to start Python, shows how far it is, and says what went wrong; then it can be pressed again. Who
+// does not see the line, below a panel's picture, is told by `tell`.
+function starter(place, words, begin, tell = () => {}) {
   const button = document.createElement("button"), bar = document.createElement("progress");
   const said = document.createElement("span");
   button.type = "button";
@@ -47,12 +48,17 @@ function starter(place, words, begin) {
   bar.setAttribute("aria-label", "Python is being fetched");
   bar.hidden = true;
   place.append(button, bar, said);
+  let share = 0;
+  const follow = (now = share) => {
+    bar.value = share = Math.min(now, 1);
+    tell(share < 1 ? `Not yet: Python is being fetched, ${Math.round(100 * share)} % of ${liveMb} MB` : "Not yet: Python is starting");
+  };
   const press = async () => {
-    if (button.hidden) return;  // it starts already
-    const follow = (share) => { bar.value = Math.min(share, 1); };
+    if (button.hidden) return follow();  // it starts already
     button.hidden = true;
     bar.hidden = false;
     said.textContent = "Python is starting …";
+    follow();
     listeners.add(follow);
     try {
       await begin();
@@ -89,7 +95,7 @@ function show(element, facts) {
   if (!("value" in facts)) return;
   if (element.matches("select")) element.selectedIndex = facts.value;
   else if (element.matches("[type=checkbox]")) element.checked = facts.value;
-  else if (element.matches("input")) element.value = facts.value;
+  else if (element.matches("input")) element.value = element.dataset.kept = facts.value;
   else element.innerHTML = facts.value;
 }
 
@@ -103,7 +109,9 @@ class Panel {
       else element.addEventListener(element.matches("[type=range]") ? "input" : "change", () => this.moved(element));
     }
     helper.render({ model: { send: ({ pick }) => this.ask("picked", pick) }, el: place.querySelector(".memkit-panel > *") });
-    this.python = starter(place.querySelector(".live"), "Move all controls together", () => this.start());
+    this.python = starter(place.querySelector(".live"), "Move all controls together", () => this.start(), (words) => {
+      place.querySelector(".memkit-view").dataset.stale = words;
+    });
     this.said = this.python.said;
     this.again = document.createElement("button");
     Object.assign(this.again, { type: "button", textContent: "Try again", hidden: true, onclick: () => this.drawnAhead() });
@@ -173,10 +181,14 @@ class Panel {
     return element.matches("[type=text]") ? element.value : Number(element.value);
   }
 
-  // A number's box and its slider are one control.
+  // A number's box and its slider are one control; a box that is left without a number has the one before again.
   moved(element) {
-    if (element.matches("[type=number]") && !Number.isFinite(Number(element.value || "x"))) return;
-    if (element.matches("[type=range]")) element.closest(".number").querySelector("[type=number]").value = element.value;
+    const box = element.closest(".number")?.querySelector("[type=number]");
+    if (element === box && !Number.isFinite(Number(box.value || "x"))) {
+      box.value = box.dataset.kept ?? box.defaultValue;
+      return undefined;
+    }
+    if (box) box.value = box.dataset.kept = element.value;
     const { id } = element.dataset;
     this.made.delete(id);  // the last to move stands last
     this.made.set(id, this.value(element));
@@ -246,7 +258,7 @@ class Panel {
 
   async ask(call, ...given) {
     if (!this.live) {
-      this.said.textContent = "Press the button first: a click in the picture needs Python in this page.";
+      this.said.textContent = "Press the button first: a choice in the picture needs Python in this page.";
       return;
     }
     try {

@@ -10,10 +10,11 @@ import re
 from base64 import b64decode
 from dataclasses import dataclass, field
 from html import escape, unescape
+from itertools import cycle
 from pathlib import Path
 
 import nbformat
-from exercises import exercise_html
+from exercises import exercise_html, guess_html
 from latex2mathml.converter import convert as mathml
 from nbconvert.filters.ansi import ansi2html
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
@@ -25,6 +26,16 @@ from dev.notebooks import kind_of, place_of
 from memkit.widgets.step_film import FILM
 
 TAG = re.compile(r"<[^>]+>")
+TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
+FRAMED = re.compile(
+    r'<div style="overflow-x:auto" tabindex="0">(<table>.*?</table>)</div>', re.DOTALL
+)
+NO_GUESS = re.compile(r"<p>([^<]*)<br>    your guess: none<br>")
+"""A question before its answer, as a run stores it that nobody took part in."""
+CELL = re.compile(r"<t[hd][^>]*>(.*?)</t[hd]>", re.DOTALL)
+LEAST_LETTERS, PHONE_LETTERS, PROSE_LETTERS = 9, 40, 14
+"""Letters of a table's narrowest column; of the longest words of all columns that 352 pixels have room for; and of the
+mean cell from which on a table is read by its rows, and not compared by its columns as numbers are."""
 FOLDED = re.compile(r"<details>(\s*<summary>\s*(?:Solution|Hint|Answers))")
 """What stays folded on paper too: a reader who prints a chapter has not solved its exercises yet."""
 
@@ -177,9 +188,7 @@ class Files:
         """Markdown as HTML."""
         html = MarkdownWithMath(renderer=Renderer(self)).render(source)
         html = FOLDED.sub(r'<details class="folded">\1', html)
-        return html.replace("<table>", '<div class="scroll"><table>').replace(
-            "</table>", "</table></div>"
-        )
+        return TABLE.sub(lambda found: framed_table(found[0]), html)
 
 
 def stem_of(path: Path) -> str:
@@ -199,6 +208,26 @@ def letters_of(svg: str) -> float:
     """
     sizes = {float(size) for size in re.findall(r'font(?:-size)?(?:="|: )([\d.]+)', svg)}
     return min(size for size in sizes if round(size / 0.7, 1) not in sizes)
+
+
+def framed_table(table: str) -> str:
+    """A table in a frame that scrolls; one of words that are wider than a phone has its columns' names in its cells.
+
+    A phone shows a row of it as lines, each under its column's name, so that nothing lies outside.
+
+    >>> framed_table("<table><tr><th>a</th></tr><tbody><tr><td>1</td></tr></tbody></table>")
+    '<div class="scroll"><table><tr><th>a</th></tr><tbody><tr><td>1</td></tr></tbody></table></div>'
+    """
+    head, mark, body = table.partition("<tbody>")
+    names = [unescape(TAG.sub("", name)).strip(" …\n") for name in CELL.findall(head)]
+    texts = [unescape(TAG.sub("", text)) for text in CELL.findall(table)]
+    words = [" ".join(texts[number :: len(names)]).split() for number in range(len(names))]
+    wide = sum(max(LEAST_LETTERS, *map(len, column)) for column in words if column)
+    if wide <= PHONE_LETTERS or sum(map(len, texts)) < PROSE_LETTERS * len(texts):
+        return f'<div class="scroll">{table}</div>'
+    of = cycle(names)
+    named = re.sub("<t[dh]", lambda cell: f'{cell[0]} data-column="{escape(next(of))}"', body)
+    return f'<div class="scroll stacks">{head}{mark}{named}</div>'
 
 
 def coloured(code: str) -> str:
@@ -233,6 +262,17 @@ def exercise_call(source: str) -> str:
     """The exercise that a cell checks, such as ``1.2``; '' if it checks none."""
     found = re.fullmatch(r'check\("([\d.]+)", \w+\)', source.strip())
     return found[1] if found else ""
+
+
+def guess_call(source: str) -> list[str]:
+    """The question and the choices of a guess that a cell asks for; nothing if it asks for none.
+
+    >>> guess_call('predict("99-moons", "How many moons has Mars?", "0", "2")')
+    ['How many moons has Mars?', '0', '2']
+    """
+    if not source.startswith("predict("):
+        return []
+    return [ast.literal_eval(each) for each in ast.parse(source, mode="eval").body.args[1:]]
 
 
 class ChapterWriter:
@@ -289,7 +329,8 @@ class ChapterWriter:
             if level == "2":
                 page.headings.append((name, TAG.sub("", words)))
                 anchor, heading = unescape(name), unescape(page.headings[-1][1])
-        words = " ".join(unescape(TAG.sub(" ", cell.source)).split())
+        marks = r"\*\*|`" if cell.cell_type == "markdown" else r"$^"
+        words = " ".join(re.sub(marks, "", unescape(TAG.sub(" ", cell.source))).split())
         if not NOT_SEARCHED.search(cell.id) and "setup" not in cell.metadata.get("tags", []):
             page.search.append((anchor, unescape(heading), words))
         return f'<div class="cell {cell.cell_type}" id="cell-id={cell.id}">{html}</div>'
@@ -302,6 +343,8 @@ class ChapterWriter:
             source = f"<details><summary>Code of this cell</summary>{source}</details>"
         if exercise := exercise_call(cell.source):
             return source + exercise_html(exercise)
+        if asked := guess_call(cell.source):
+            return source + guess_html(*asked)
         call = panel_call(cell.source, self.panels.names) if cell.outputs else None
         stored = "".join(map(self.output, cell.outputs))
         if cell.metadata.get("jupyter", {}).get("outputs_hidden"):  # an answer, after a guess
@@ -330,7 +373,8 @@ class ChapterWriter:
 
     def relinked(self, html: str) -> str:
         """Stored HTML whose links lead to pages of the site, and whose wide tables say that they go on."""
-        html = html.replace('<div style="overflow-x:auto" tabindex="0">', '<div class="scroll">')
+        html = FRAMED.sub(lambda found: framed_table(found[1]), html)
+        html = NO_GUESS.sub(r'<p>\1<br><span data-guessed="\1" hidden></span>', html)
         return re.sub(
             r'href="([^"]+)"', lambda found: f'href="{self.files.address(found[1])}"', html
         )

@@ -32,7 +32,7 @@ PACKAGES = "memkit", "stepscope"
 LEFT_OUT = ("program", "tracing", "measuring", "tool")
 """Rooms that no page can import, or has a use for."""
 OWN_PAGES = {
-    "LedgerSearch": ("claims", "Every claim, with a search and an address of its own"),
+    "LedgerSearch": ("claims", "Search all claims"),
     "QuestionCards": ("questions", "Every question, with a reply to each choice"),
 }
 TOO_SLOW = {"PlanExplorer": "Its plans take a browser about a minute."}

@@ -60,7 +60,10 @@ const SAID = {  // what an operation makes, in words
   "nll loss backward": "the gradient of the log-softmax", "log softmax backward data": "the gradient of the logits",
   "log softmax backward": "the gradient of the logits", "embedding dense backward": "the gradient of a table",
   "embedding backward": "the gradient of a table", sum: "a sum over the tokens",
-  "to copy": "a copy in another dtype", "foreach sqrt": "the square roots of all second moments",
+  "to copy": "a copy in another dtype", "to copy backward": "a gradient in another dtype", neg: "values, negated",
+  "layer norm": "a norm's output", "grouped mm": "products of the experts", "gemm 4bit": "a product with 4-bit weights",
+  "grouped mm backward": "gradients of the experts' products", "create dynamic map": "the table of the 8-bit codes",
+  "foreach sqrt": "the square roots of all second moments",
   "all gather": "weights, gathered from all ranks", "reduce scatter": "gradients, summed over the ranks",
 };
 
@@ -346,18 +349,24 @@ export function film(place, data, { hasLink = false, card = null, plays = false 
     }
     pen.textAlign = "left";
     const rowEnds = [0, 0, 0];  // a name stands in the first of three rows that has room for it
-    story.spans.forEach(([first, phase], index) => {
+    const names = story.spans.flatMap(([first, phase], index) => {
       const next = story.spans[index + 1]?.[0] ?? story.count, from = x(first - 1, width);
-      if (phase === "forward" && next - first < 2) return;  // the last micro-batch's end, freed by what comes next
+      if (phase === "forward" && next - first < 2) return [];  // the last micro-batch's end, freed by what comes next
       const words = phase || "before", wide = pen.measureText(words).width;
       const left = Math.min(from + 3, width - wide), row = rowEnds.findIndex((end) => end <= left);
-      pen.globalAlpha = .3;
-      pen.fillRect(from, TOP, 1, height - FOOT - TOP + (row < 0 ? 0 : 15 * row + 14));
-      pen.globalAlpha = 1;
-      if (row < 0) return;
-      pen.fillText(words, left, height - FOOT + 13 + 15 * row);
-      rowEnds[row] = left + wide + 8;
+      if (row >= 0) rowEnds[row] = left + wide + 8;
+      return [{ from, words, left, row, end: left + wide }];
     });
+    for (const { from, words, left, row } of names) {
+      pen.globalAlpha = .3;
+      pen.fillRect(from, TOP, 1, height - FOOT - TOP);
+      for (let each = 0; each <= row; each += 1) {  // down to its name, and through no other
+        const isCrossed = names.some((other) => other.row === each && from >= other.left - 1 && from <= other.end + 1);
+        if (!isCrossed) pen.fillRect(from, height - FOOT + 15 * each, 1, each < row ? 15 : 14);
+      }
+      pen.globalAlpha = 1;
+      if (row >= 0) pen.fillText(words, left, height - FOOT + 13 + 15 * row);
+    }
     const flags = [  // in two rows above the areas; no line goes through the words of another
       [guess ?? -1, "your guess", 2], [full, "out of memory", 2],
       [isRevealed() ? story.peak : -1, `${full < 0 ? "" : "would "}peak ${story.most > most ? "↑ " : ""}${bytes(story.most)}`, 15],
@@ -508,7 +517,7 @@ export function film(place, data, { hasLink = false, card = null, plays = false 
       else pause();
     };
     say.setAttribute("aria-live", "off");
-    play.textContent = "⏸ Pause";
+    play.textContent = "❚❚ Pause";
     playing = isStill ? setTimeout(jump, 0) : requestAnimationFrame(frame);
   };
   play.onclick = () => (playing ? pause() : roll());

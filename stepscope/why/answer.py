@@ -137,7 +137,7 @@ class Answer(Printable):
         if self.alike:
             parts.append(f"{len(self.alike)} more died alike: {', '.join(self.alike)}.")
         parts += [f"Further down: {words}." for words in self.others]
-        return str(on_page(*parts))
+        return on_page(*parts)
 
     def as_data(self) -> dict:
         """As plain data; sizes are bytes."""

@@ -3,11 +3,12 @@
 import re
 from collections import Counter
 from html import unescape
+from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 
 import pytest
-from drawn import labels_of, marks_of
+from drawn import labels_of, marks_of, overlap
 
 from book.cheat_sheet import JOBS, OUTSIDE_THE_STEP, TECHNIQUES, apply_techniques, sheet_figure
 from memkit.formula.estimate import estimate_memory
@@ -116,3 +117,18 @@ def test_accumulation_keeps_the_tokens_of_a_step():
 def test_a_job_of_one_s_own_gets_every_line(model):
     lines = apply_techniques({"mine": TrainingSetup(model=model, micro_batch_size=2, seq_len=64)})
     assert len(lines) == len(TECHNIQUES) and all(0 < line.shares["mine"] < 3 for line in lines)
+
+
+def test_a_phone_s_sheet_has_every_word_and_every_bar(lines):
+    wide = sheet_figure(lines, "What is left", OUTSIDE_THE_STEP)
+    chart = wide.narrow()
+    labels = labels_of(chart)
+    words = " ".join(label.text for label in labels).split()
+    for line in lines:
+        told = " ".join((line.technique.name, *line.words)).replace(";", "")
+        assert set(told.split()) <= {each.replace(";", "") for each in words}
+    assert set(" ".join(OUTSIDE_THE_STEP).split()) <= set(words)
+    shares = [[mark.data["share"] for mark in marks_of(each, "share")] for each in (wide, chart)]
+    assert shares[0] == shares[1]
+    assert not [a.text for a, b in combinations(labels, 2) if overlap(a, b)]
+    assert all(0 <= label.box[0] and label.box[2] <= chart.width for label in labels)

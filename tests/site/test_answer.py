@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import random
+import re
 from itertools import accumulate
 from math import floor
 from urllib.parse import quote
@@ -281,6 +282,7 @@ def test_the_film_moves_after_few_requests_without_python_and_stops_where_the_ca
     assert NAMES[form.evaluate(SEEN)["way"]] == "+ 8-bit states"
 
 
+PHASES = {"init", "forward", "backward", "optimizer", "zero_grad"}
 WRITTEN = """only => { const write = CanvasRenderingContext2D.prototype.fillText;
     globalThis.written = [];
     CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
@@ -328,6 +330,14 @@ UPRIGHT = """() => { const pen = CanvasRenderingContext2D.prototype, { moveTo, l
         lineTo.call(this, x, y);
     }; }"""
 """Notes the lines that are drawn from above to below."""
+TICKS = """() => { const fill = CanvasRenderingContext2D.prototype.fillRect;
+    globalThis.ticks = [];
+    CanvasRenderingContext2D.prototype.fillRect = function (x, y, wide, tall) {
+        const { a, d, e, f } = this.getTransform();
+        if (wide === 1) ticks.push([a * x + e, d * y + f, d * (y + tall) + f]);
+        fill.call(this, x, y, wide, tall);
+    }; }"""
+"""Notes the lines a pixel wide: where the phases begin."""
 
 
 @pytest.mark.parametrize("width", [390, 1280])
@@ -341,7 +351,7 @@ UPRIGHT = """() => { const pen = CanvasRenderingContext2D.prototype, { moveTo, l
         ("GPT-2 small", "T4"),
     ],
 )
-def test_no_line_of_the_film_goes_through_what_is_written_above_it(
+def test_no_line_of_the_film_goes_through_what_is_written_above_or_below_it(
     model, card, width, still, address
 ):
     still.set_viewport_size({"width": width, "height": 900})
@@ -349,8 +359,18 @@ def test_no_line_of_the_film_goes_through_what_is_written_above_it(
     still.wait_for_function(SETTLED)
     still.evaluate(WRITTEN)
     still.evaluate(UPRIGHT)
+    still.evaluate(TICKS)
     still.emulate_media(color_scheme="dark")  # it is drawn anew
     still.wait_for_function("written.length > 0")
+    names = [each for each in still.evaluate("written") if each[0] in PHASES]
+    ticks = still.evaluate("ticks")
+    assert len(ticks) >= len(names) >= 3
+    assert not [
+        text
+        for text, left, right, y in names
+        for x, top, bottom in ticks
+        if left < x < right and top < y - 2 and bottom > y - 8
+    ]
     above = [each for each in still.evaluate("written") if "peak" in each[0] or each[0][:2] == "ou"]
     above += [each for each in still.evaluate("written") if card in each[0]]
     lines = still.evaluate("upright")
@@ -472,3 +492,20 @@ def test_a_film_that_comes_to_its_end_says_whether_it_fits(card, ending, still):
         ending
     )
     assert (fit_on(CARDS[card], peak).verdict == "fits") == ("it fits" in said)
+
+
+@pytest.mark.parametrize("film", ["Qwen3-30B-A3B-5", "Qwen3-30B-A3B-6", "GPT-2-small-3"])
+def test_a_film_calls_no_operation_by_a_name_that_only_torch_has(film, still, address):
+    still.goto(f"{address}index.html")
+    said = still.evaluate(
+        """async (film) => {
+            const { Story } = await import("./film.mjs"), { fetchPacked } = await import("./live.mjs");
+            const story = new Story(await fetchPacked(`films/${film}.json.gz`));
+            return [...new Set(story.size.map((_, block) => story.said(block)))];
+        }""",
+        film,
+    )
+    assert len(said) > 10
+    assert not [
+        words for words in said if re.search(r"to copy|grouped|dynamic|4bit|output of layer", words)
+    ]

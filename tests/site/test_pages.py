@@ -34,6 +34,8 @@ LOOKS = ["color-contrast", "link-in-text-block"]
 """The rules of axe-core that look at colours; what the others read is the same in dark."""
 CUT_CODE = """[...document.querySelectorAll(".code pre")].filter((code) => code.scrollWidth > code.clientWidth)
     .map((code) => code.textContent)"""
+LOW = """pressed => pressed.map((one) => (one.matches("[type=radio]") ? one.closest("label") : one))
+    .filter((one) => one.getBoundingClientRect().height < 44).map(({ outerHTML }) => outerHTML.slice(0, 90))"""
 DRAWN = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 """A frame later the page knows its width and colours: ``book.js`` hears of a resize in the frame itself."""
 
@@ -331,6 +333,18 @@ def test_the_search_answers_to_keys_and_fetches_its_index_at_the_first_one(page,
     page.keyboard.press("Enter")
     page.wait_for_url("**/claims.html#C028")
     page.keyboard.press("/")
+    page.keyboard.type("8-bit adam")
+    page.get_by_text("places").wait_for()
+    told = [each.removesuffix(" …") for each in page.locator(".search small").all_inner_texts()]
+    texts = [
+        entry[3]
+        for entry in page.evaluate("fetch('search.json').then((file) => file.json())")["entries"]
+    ]
+    inside = [each.removeprefix("… ") for each in told if each.startswith("… ")]
+    assert len(inside) > 3 and all(any(f" {each}" in text for text in texts) for each in inside)
+    assert not any("**Exercise" in text for text in texts)
+    page.keyboard.press("Escape")
+    page.keyboard.press("/")
     page.keyboard.type("xqzxqz")
     page.get_by_text("Nothing found.").wait_for()
     page.keyboard.press("Escape")
@@ -406,6 +420,11 @@ def test_the_filter_of_claims_keeps_those_of_a_verdict(page, address):
     page.select_option("[name=verdict]", "wrong")
     shown = page.locator(".claim:visible")
     assert 0 < shown.count() == page.locator(".claim[data-verdict=wrong]").count()
+    page.fill("[name=words]", "no claim has these")
+    assert not shown.count() and not page.locator("main h2:visible").count()
+    page.fill("[name=words]", "")
+    page.select_option("[name=verdict]", "")
+    assert page.locator("main h2:visible").count() == page.locator("main h2").count() > 5
 
 
 def test_a_phone_has_the_page_s_own_contents_and_a_heading_its_address(page, address):
@@ -431,6 +450,82 @@ def test_on_paper_solutions_and_hints_stay_folded(page, address):
     shown = page.evaluate(UNFOLDED)
     assert {words for words, is_shown in shown if not is_shown} == set(kept)
     assert any(is_shown for _, is_shown in shown)
+
+
+@pytest.mark.parametrize("name", ["index", "07_my_job_died"])
+def test_paper_begins_with_the_page_s_title_and_has_its_tables_and_film_whole(name, page, address):
+    """A4 within its margins is narrower than the width from which a screen folds the contents."""
+    page.set_viewport_size({"width": 703, "height": 1032})
+    page.goto(f"{address}{name}.html")
+    page.emulate_media(media="print")
+    assert not page.locator("header.side").is_visible()
+    assert page.locator("h1").bounding_box()["y"] < 60
+    wide = "(wide) => wide.map((each) => each.getBoundingClientRect().right).filter((end) => end > innerWidth)"
+    assert not page.locator("main table, main canvas").evaluate_all(wide)
+    assert page.locator(".stage canvas.areas").is_visible() == (name == "index")
+
+
+@pytest.mark.parametrize("name", ["07_my_job_died", "09_one_card", "C_formulas_and_names"])
+def test_a_phone_shows_a_row_of_words_whole_each_under_its_column_s_name(
+    name, page, address, soups
+):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{address}{name}.html")
+    tables = page.locator(".stacks:not(details *)")
+    for table in tables.all():
+        assert table.evaluate("table => table.scrollWidth <= table.clientWidth")
+    told = (
+        tables.first.locator("tbody tr")
+        .first.locator("td, th")
+        .evaluate_all("cells => cells.map((cell) => getComputedStyle(cell, '::before').content)")
+    )
+    [head] = soups[f"{name}.html"].select(".stacks")[0].select("thead tr")
+    names = [cell.get_text(strip=True) for cell in head.select("th")]
+    assert [re.sub(r'^"|"$', "", each.partition(": ")[0]) for each in told] == names
+    page.set_viewport_size({"width": 1280, "height": 844})
+    assert tables.first.locator("thead").bounding_box()["x"] > 0
+
+
+def test_a_thumb_finds_room_on_what_it_presses(pages, address):
+    """44 pixels, as Apple and WCAG 2.5.5 ask for; links within text are theirs to be."""
+    with pages.browser.new_context(
+        viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True
+    ) as context:
+        page = context.new_page()
+        for name in ("index", "01_memory_breakdown", "01_memory_breakdown_exercises", "claims"):
+            page.goto(f"{address}{name}.html", wait_until="networkidle")
+            pressed = page.locator(
+                "main button:visible, main select:visible, summary:visible, main input:visible:not([type=checkbox])"
+            )
+            low = pressed.evaluate_all(LOW)
+            assert not low, name
+
+
+def test_letters_of_twice_the_size_push_no_menu_over_another(page, address):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{address}index.html")
+    page.add_style_tag(content="html { font-size: 200%; }")
+    page.wait_for_function(
+        "parseFloat(getComputedStyle(document.querySelector('.said')).fontSize) > 30"
+    )
+    one, other = (menu.bounding_box() for menu in page.locator(".answer select").all())
+    assert other["x"] + other["width"] <= 390
+    assert one["x"] + one["width"] <= other["x"] or one["y"] + one["height"] <= other["y"]
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_a_guess_stands_beside_its_answer_and_none_where_none_was_made(page, address):
+    page.goto(f"{address}01_memory_breakdown.html")
+    told = page.locator("[data-guessed]")
+    assert told.count() == 3 and not any(each.is_visible() for each in told.all())
+    assert "your guess: none" not in page.content()
+    field, choices = page.locator(".guess").nth(0), page.locator(".guess").nth(1)
+    field.locator("input").fill("40")
+    field.locator("input").press("Enter")
+    choices.get_by_label("two per parameter").check()
+    assert page.url == f"{address}01_memory_breakdown.html"  # nothing is sent
+    shown = [each.inner_text() for each in told.all() if each.is_visible()]
+    assert shown == ["your guess: 40", "your guess: two per parameter"]
 
 
 def test_what_is_shown_with_a_link_is_whole(site, soups):

@@ -4,6 +4,7 @@ The file's numbers were computed by hand from the messages' own, in GiB and to t
 """
 
 import tomllib
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -204,3 +205,11 @@ def test_ranks_that_die_alike_are_counted_and_one_is_shown():
     assert (answer.alike, answer.others) == (("rank 1", "rank 2", "rank 3"), ())
     assert str(answer.own_lines[0]) == "train.py:7 in <module>: loss.backward()"
     assert answer.row == "backward"
+
+
+def test_a_notebook_shows_who_holds_the_card_as_a_table_and_breaks_no_sentence():
+    """In HTML blanks are one blank, so that columns of text and their rule fall apart."""
+    answer = why_it_died(PASTED[0]["text"])
+    html = answer._repr_mimebundle_()["text/html"]
+    assert "─" not in html and html.count("<tr>") == len(answer.table) > 2
+    assert f"<p>{escape(answer.because)}</p>" in html
