@@ -6,8 +6,8 @@ import pytest
 from drawn import Label, labels_of, marks_of, overlap
 
 from memkit.pictures.svg import Chart
-from memkit.recomputation import MODELS, shown_strategies
-from memkit.widgets.frontier_explorer import FrontierExplorer
+from memkit.recomputation import shown_strategies
+from memkit.widgets.frontier_explorer import MODELS, FrontierExplorer
 
 
 def test_only_lengths_that_the_model_takes_are_offered():
