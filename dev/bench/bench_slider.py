@@ -77,7 +77,7 @@ def show(micro_batch_size):
     axes.axhline(CARDS["RTX 4090"].memory_bytes, linestyle="--")
     axes.legend()
     plt.show()
-    print(peak_in_words(second_step(setup).peak, "RTX 4090"), *advice_in_words(setup), sep="\\n")
+    print(peak_in_words(second_step(setup).peak, "RTX 4090"), advice_in_words(setup), sep="\\n")
 
 interact(show, micro_batch_size=IntSlider({START}, 1, 64))
 """
