@@ -195,7 +195,7 @@ def fit_on(
 NO_CARD = "none"
 
 
-def verdict(peak: Instant, card: str = NO_CARD) -> str:
+def peak_in_words(peak: Instant, card: str = NO_CARD) -> str:
     """The peak, its largest part, and whether it fits on the card."""
     part = max(PARTS, key=lambda name: getattr(peak, name) or 0)
     share = (getattr(peak, part) or 0) / peak.total_bytes

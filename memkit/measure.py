@@ -47,7 +47,7 @@ def measure_memory(
     uses ``torch.func`` is measured too high on a CPU: the profiler keeps each tensor inside a transform until it ends.
 
     Raises: ValueError: an unknown device, no GPU for ``device="cuda"``, steps that are no positive number, no
-    function as ``build``, or a model made outside it.
+    function as ``build``, a model made outside it, or, on a CPU, another profiler at work.
 
     >>> from memkit import TrainingSetup, measure_memory, models, training_build
     >>> setup = TrainingSetup(model=models.TINY_GPT2, seq_len=32, device="cpu")
@@ -123,7 +123,6 @@ class RecordLine:
     address: int | None = None
     num_bytes: int = 0
     op: str = ""
-    where: str = ""
     is_scratch: bool = False
     casts: int | None = None  # address of the tensor that this block is a copy of, in another dtype
 
@@ -149,7 +148,7 @@ def replayed(entries: list[RecordLine], marks: list[tuple[list, str, tuple]]) ->
                 getattr(log, part).update(blocks[each] for each in addresses & blocks.keys())
             getattr(log, change)(*arguments)
         elif entry.num_bytes > 0:
-            block = blocks[entry.address] = log.allocate(entry.num_bytes, entry.op, entry.where)
+            block = blocks[entry.address] = log.allocate(entry.num_bytes, entry.op)
             if entry.is_scratch:
                 log.scratch.add(block)
             if blocks.get(entry.casts) in log.weights:

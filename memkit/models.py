@@ -27,12 +27,12 @@ class ModelConfig:
     that replaces ``hidden_size`` or ``num_heads`` sets these to 0 again. ``fuses_qkv`` makes query, key and
     value one matrix, as GPT-2 does; ``has_qk_norm`` puts an RMSNorm on each query and key head, as Qwen3 does.
 
-    ``mlp`` names a row of ``MLPS``, which says what such an MLP is in each column of the book. A model whose blocks
-    differ is a subclass with an ``mlp_of`` of its own.
+    ``mlp`` is one of ``MLPS``; what such an MLP is say ``MLP_PARAMETERS`` of the formula and ``MLPS`` of the program. A
+    model whose blocks differ is a subclass with an ``mlp_of`` of its own.
 
     ``block_times``, in ``one_of_each``, says for each block how many that are alike it stands for.
 
-    Raises: ValueError: a size is not a whole number in range, heads or experts do not divide, or a name is unknown.
+    Raises: ValueError: a size is not a whole number in range, heads do not divide, or a name is unknown.
 
     >>> from dataclasses import replace
     >>> from memkit import count_parameters, models

@@ -18,7 +18,7 @@ from memkit.formula.activations import Ledger, ledger_of
 from memkit.formula.estimate import estimate_memory
 from memkit.formula.liveness import Walk
 from memkit.formula.model import model_of
-from memkit.models import GPT2_LARGE, LLAMA_3_8B, LLAMA_32_1B, ModelConfig
+from memkit.models import ModelConfig
 from memkit.setup import TrainingSetup
 from memkit.strategies import (
     CORE,
@@ -97,9 +97,6 @@ def step_flops(setup: TrainingSetup, strategy: Strategy | None = None) -> Flops:
     again = Walk(model).flops_again
     recomputed = sum(model.times[unit] * flops for unit, flops in again.items())
     return Flops(forward=forward, backward=backward, recomputed=recomputed, in_kernel=in_kernel)
-
-
-MODELS = {model.name: model for model in (GPT2_LARGE, LLAMA_32_1B, LLAMA_3_8B)}
 
 
 def shown_strategies(model: ModelConfig) -> tuple[Strategy, ...]:

@@ -1,7 +1,7 @@
 """Everything that fixes the memory of a training step, in one record that formula, trace and measurement all take.
 
-``estimate_memory(setup)`` is the closed formula; ``training_build(setup)`` makes the real PyTorch step of the
-same setup, for ``trace_memory`` and ``measure_memory``.
+``estimate_memory(setup)`` computes its bytes; ``training_build(setup)`` makes the real PyTorch step of the same
+setup, for ``trace_memory`` and ``measure_memory``.
 """
 
 from dataclasses import dataclass, replace

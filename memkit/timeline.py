@@ -11,10 +11,10 @@ a measurement is one line, and one table and one plot draw all three.
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
 from operator import attrgetter
 
 from memkit.units import (
+    ALLOCATOR_BLOCK_BYTES,
     Printable,
     Text,
     aligned_table,
@@ -127,10 +127,9 @@ class Events(Sequence):
                 heights.append(now[part])
         return Levels(parts)
 
-    def peak(self) -> int:
-        """Which event brought the most bytes, the first of equal ones."""
-        totals = list(accumulate(event.num_bytes for event in self))
-        return totals.index(max(totals))
+    def peak(self, granularity: int = 1) -> int:
+        """Which event brought the most bytes, the first of equal ones, every block rounded up to ``granularity``."""
+        return self.levels(granularity=granularity).peak()
 
     def moment(self, index: int) -> str:
         """When an event was, in words: its phase and its step of so many; nothing where no phase is known.
@@ -260,6 +259,11 @@ class MemoryTimeline(Printable):
     def peak_bytes(self) -> int:
         """The peak is a maximum over instants, not a sum of parts: no instant has the most of every part."""
         return self.peak.total_bytes
+
+    @property
+    def granularity(self) -> int:
+        """Bytes of which a block takes whole multiples: CUDA's allocator rounds up, a CPU's does not."""
+        return ALLOCATOR_BLOCK_BYTES if self.device == "cuda" else 1
 
     def at(self, name: str, step: int | None = None, micro_batch: int | None = None) -> Instant:
         """The last instant called ``name`` (of that step and micro-batch, where given)."""

@@ -85,7 +85,7 @@ FILES = {
     r"course/.*": "tests/course/test_guide.py",
     r"figures/.*": "tests/book/test_figures.py",
 }
-"""A file's path, and the tests of it that take seconds."""
+"""A file's path, and the tests of it that take seconds, beside the one that has its name."""
 
 
 def is_swept(address: str) -> bool:
@@ -150,7 +150,8 @@ def tests_of(path: str) -> list[str]:
                     if "__init__" not in named["room"]
                     else ["tests/test_front_door.py"]
                 )
-            return tests.split()
+            own = (ROOT / "tests").glob(f"*/test_{Path(path).stem}.py")
+            return [*tests.split(), *(file.relative_to(ROOT).as_posix() for file in own)]
     return []
 
 

@@ -57,6 +57,8 @@ def test_every_folder_and_module_has_tests(room):
         ("tests/memkit/test_fit.py", {"tests/memkit/test_fit.py"}),
         ("README.md", {"tests/test_readme.py"}),
         ("dev/site/answer.py", {"dev/site", "tests/site/test_parts.py"}),
+        ("course/classroom.py", {"tests/course/test_guide.py", "tests/course/test_classroom.py"}),
+        ("course/labs/alike.py", {"tests/course/test_alike.py"}),
         ("dev/site/live.mjs", set()),
     ],
 )

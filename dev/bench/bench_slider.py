@@ -60,7 +60,7 @@ from memkit.models import GPT2_SMALL
 from memkit.pictures.timeline import drawn_instants
 from memkit.setup import TrainingSetup
 from memkit.formula.estimate import second_step
-from memkit.fit import verdict
+from memkit.fit import peak_in_words
 from stepscope.advice.changes import advice_in_words
 from memkit.timeline import PARTS
 
@@ -77,7 +77,7 @@ def show(micro_batch_size):
     axes.axhline(CARDS["RTX 4090"].memory_bytes, linestyle="--")
     axes.legend()
     plt.show()
-    print(verdict(second_step(setup).peak, "RTX 4090"), *advice_in_words(setup), sep="\\n")
+    print(peak_in_words(second_step(setup).peak, "RTX 4090"), advice_in_words(setup), sep="\\n")
 
 interact(show, micro_batch_size=IntSlider({START}, 1, 64))
 """

@@ -1,6 +1,6 @@
 """The first column: a training step on paper, without PyTorch, in milliseconds.
 
-Chapters 01 and 08. ``model`` writes a transformer's forward as a list of ``operations``; ``liveness`` walks through
+``model`` writes a transformer's forward as a list of ``operations``; ``liveness`` walks through
 it, forward and back, and says when each byte is born and freed; ``estimate`` adds up what is alive at each instant.
 The transformer of ``memkit.program`` is the other, independent description of the same step.
 

@@ -17,12 +17,11 @@ from typing import NamedTuple
 from memkit.formula.liveness import FREED, Allocations, Segment, Walk
 from memkit.formula.model import model_of
 from memkit.formula.run import Run, free_gradients, run_of
-from memkit.models import ModelConfig
 from memkit.recipes import OptimizerConfig
 from memkit.setup import TrainingSetup
 from memkit.strategies import NONE
 from memkit.timeline import MAX_STEPS, PARTS, Event, Events, Instant, MemoryTimeline
-from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number
+from memkit.units import ALLOCATOR_BLOCK_BYTES, as_whole_number, shown
 
 
 class Usage:
@@ -117,7 +116,7 @@ def instants_of(phases: Iterable[Phase]) -> Iterator[Instant]:
         yield Instant(name=name, **now, step=step, micro_batch=micro_batch)
 
 
-def estimate_memory(setup: TrainingSetup | ModelConfig, steps: int = 2) -> MemoryTimeline:
+def estimate_memory(setup: TrainingSetup, steps: int = 2) -> MemoryTimeline:
     """Bytes at every instant of ``steps`` training steps, by formula; states exist from the first optimizer step on.
 
     A recipe that torch does not run (a master copy) is taken to update in fused kernels or in
@@ -132,10 +131,8 @@ def estimate_memory(setup: TrainingSetup | ModelConfig, steps: int = 2) -> Memor
     >>> peak.name, peak.total_bytes
     ('optimizer peak', 67384156672)
     """
-    if isinstance(setup, ModelConfig):
-        raise ValueError(
-            f"setup={setup.name!r} is a ModelConfig; wrap it: TrainingSetup(model=...)"
-        )
+    if not isinstance(setup, TrainingSetup):
+        raise ValueError(f"setup={shown(setup)} is no TrainingSetup(model=...)")
     return estimate_run(run_of(setup), setup, steps)
 
 

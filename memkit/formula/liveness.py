@@ -204,9 +204,7 @@ class Walk(Allocations):
                 sent.append((x, self.gradient(x)))
                 sent[-1][1].is_viewed = op.kind in SENDS_VIEWS
         self.allocate_scratch(op.scratch_bytes)
-        if (
-            region is not None
-        ):  # the kernel's own code holds what is restored, not a node of the graph
+        if region is not None:  # the kernel's own code holds what is restored, and no node does
             self.drop(*self.kept.pop(op, ()))
         for x, way, product in sums:
             sent.append((x, self.gradient(x)))

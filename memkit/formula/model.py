@@ -167,7 +167,7 @@ class TransformerOperations:
         return "bool"
 
     def copy_for_loop(self, num_bytes: int) -> None:
-        """Bytes of the inputs that have another dtype than the operation just written, whose kernel reads any."""
+        """What the operation just written copies of inputs in another dtype: nothing, its kernel reads any."""
 
     def core_output_by(self) -> str:
         """Who keeps a fused core's output, for a ledger: nobody but the projection after it."""
@@ -516,15 +516,16 @@ class TransformerOperations:
         return self.graph.op("clone", [x], HEADS, name=copied, ways=(SAME,))
 
 
-ADDITIONS: list[tuple[type[TransformerOperations], Callable[[TrainingSetup], bool]]] = []
-"""Each with the setups that get it, beside others that they ask for."""
+ADDITIONS: dict[str, tuple[type[TransformerOperations], Callable[[TrainingSetup], bool]]] = {}
+"""By name, each with the setups that get it, beside others that they ask for; a module that is loaded again replaces
+its own."""
 
 
 def addition(is_asked_for: Callable[[TrainingSetup], bool]) -> Callable[[type], type]:
     """For a subclass of ``TransformerOperations``: the setups for which this holds get it."""
 
     def add(kind: type[TransformerOperations]) -> type[TransformerOperations]:
-        ADDITIONS.append((kind, is_asked_for))
+        ADDITIONS[f"{kind.__module__}.{kind.__qualname__}"] = kind, is_asked_for
         return kind
 
     return add
@@ -595,7 +596,7 @@ class OnCPU(TransformerOperations):
         return self.weight_dtype
 
     def highest(self, stages: Stages) -> int:
-        """Buffers of CUDA's kernels."""
+        """Nothing: those buffers are CUDA's."""
         return 0
 
     def mask_dtype(self, x: Tensor) -> str:
@@ -628,7 +629,7 @@ def _with_additions(kinds: tuple[type[TransformerOperations], ...]) -> type[Tran
 
 def model_class_of(setup: TrainingSetup) -> type[TransformerOperations]:
     """A transformer with the additions that a setup asks for."""
-    return _with_additions(tuple(kind for kind, is_asked_for in ADDITIONS if is_asked_for(setup)))
+    return _with_additions(tuple(kind for kind, asks in ADDITIONS.values() if asks(setup)))
 
 
 def model_of(setup: TrainingSetup, is_whole: bool = False) -> TransformerOperations:

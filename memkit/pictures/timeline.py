@@ -3,7 +3,7 @@
 Bars show a step or choices (chapters 00, 01, 08, 10, explorers of plans). An instant of the training step is a bar,
 its pieces are the parts.
 
-Over time every allocation and free stands in order, stacked by part, one panel a timeline (chapters 01, 04, 05, 07, 09,
+Over time every allocation and free stands in order, stacked by part, one panel a timeline (chapters 01, 04, 05, 07 and
 09): there one sees how a step gets from one to the next: the sawtooth of micro-batches, the second run of a checkpoint,
 the spike at the logits.
 """
@@ -25,7 +25,7 @@ from memkit.pictures.svg import (
     text_width,
     thinned,
 )
-from memkit.timeline import PARTS, Events, Instant, MemoryTimeline, provenance_line, where
+from memkit.timeline import PARTS, Events, Instant, Levels, MemoryTimeline, provenance_line, where
 from memkit.units import format_bytes
 
 MAX_BARS = 16
@@ -150,13 +150,13 @@ def over_time_figure(
             for sizes in heights.values():
                 sizes[phases[0][2] :] = [0] * (len(sizes) - phases[0][2])
     # a mark has its room above the highest moment
-    top = 1.09 * max(max(_totals(heights)) for heights, _, _ in drawn.values())
+    top = 1.09 * max(max(Levels(heights).totals) for heights, _, _ in drawn.values())
     chart, words = Chart(width, 60 + 185 * len(panels), title), []
     left, right = (64, width - 10) if chart.is_narrow else (92, 640)
     upper = 70 + chart.lower  # a panel's upper end
     for name, (heights, phases, peak) in drawn.items():
         x = Scale(low=0, high=len(next(iter(heights.values()))), start=left, end=right)
-        total = _totals(heights)[peak]
+        total = Levels(heights).totals[peak]
         if marks_peak:
             phase = next(phase for phase, start, end in phases if start <= peak < end)
             place = f"in the {phase}" if phase else f"at event {peak}"
@@ -226,12 +226,8 @@ def steps_of(
             # names that the loop drops after its last backward; a fused optimizer has no event of its own
             phase, start = "backward", first + phases.pop()[1]
         phases.append((phase, start - first, end - first))
-    totals = _totals(heights)
+    totals = Levels(heights).totals
     return heights, phases, totals.index(max(totals))
-
-
-def _totals(heights: Mapping[str, list[int]]) -> list[int]:
-    return [sum(column) for column in zip(*heights.values(), strict=True)]
 
 
 def corners(ys: Iterable[float], x: Scale) -> list[tuple[float, float]]:

@@ -202,7 +202,7 @@ def choose_backend(
     q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, is_causal: bool, enable_gqa: bool
 ) -> SDPBackend:
     """The first kernel in the order of priority that is switched on and accepts the inputs."""
-    is_half = q.dtype in (torch.float16, torch.bfloat16)
+    is_half = q.dtype in HALF
     is_dense = q.dim() == 4 and q.numel() > 0 and k.numel() > 0
     has_same_heads = q.shape[-3:-2] == k.shape[-3:-2]
     head_dim, alignment = q.shape[-1], 8 if is_half else 4

@@ -2,13 +2,15 @@
 
 from memkit.cards import CARDS
 from memkit.fit import NO_CARD, fit_on
+from memkit.models import GPT2_LARGE, LLAMA_3_8B, LLAMA_32_1B
 from memkit.pictures.planes import frontier_figure
 from memkit.recipes import FUSED_ADAMW, PURE_BF16
-from memkit.recomputation import MODELS, beats, cheapest, pareto_front, points, shown_strategies
+from memkit.recomputation import beats, cheapest, pareto_front, points, shown_strategies
 from memkit.setup import TrainingSetup
 from memkit.units import format_bytes
 from memkit.widgets.explorer import Choice, Explorer, View, rows_of, takes_length
 
+MODELS = {model.name: model for model in (GPT2_LARGE, LLAMA_32_1B, LLAMA_3_8B)}
 RECIPE = {"precision": PURE_BF16, "optimizer": FUSED_ADAMW}
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 BATCHES = (1, 2, 4, 8, 16)

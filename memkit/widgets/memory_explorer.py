@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from memkit.cards import CARDS
-from memkit.fit import NO_CARD, fit_on, verdict
+from memkit.fit import NO_CARD, fit_on, peak_in_words
 from memkit.formula.estimate import second_step
 from memkit.formula.parameters import count_parameters
 from memkit.models import PUBLISHED_MODELS, TINY_GPT2, TINY_LLAMA
@@ -67,7 +67,7 @@ class MemoryExplorer(Explorer, status=(230,), more=(210, 60)):
         chart.alt += f" The forward ends at {format_bytes(timeline.at('forward').total_bytes)}."
         return View(
             chart=chart,
-            words=(verdict(timeline.peak, card),),
+            words=(peak_in_words(timeline.peak, card),),
             headline=fit.headline if fit else "",
             verdict=fit.verdict if fit else "",
             more=lambda: self.advice(setup),

@@ -14,7 +14,7 @@ from pathlib import Path
 from memkit.pictures.colours import COLOUR
 from memkit.pictures.timeline import REST, over_time_figure
 from memkit.timeline import PARTS, Event, Events, MemoryTimeline, provenance_line
-from memkit.units import ALLOCATOR_BLOCK_BYTES, format_bytes, round_up
+from memkit.units import format_bytes, round_up
 
 SCRIPT = Path(__file__).with_suffix(".js")
 FILM = "application/vnd.memkit.film"
@@ -40,8 +40,7 @@ class StepFilm:
             which = f"this {timeline.source} timeline"
             raise ValueError(f"{which} has no events, and a film shows nothing else")
         self.timeline, self.title, self.asks = timeline, title, asks
-        # CUDA's blocks are as large as its allocator makes them
-        self.granularity = ALLOCATOR_BLOCK_BYTES if timeline.device == "cuda" else 1
+        self.granularity = timeline.granularity
 
     def told(self) -> tuple[Events, str]:
         """The events that the film tells, all of them here, and in words which it leaves out."""
@@ -96,8 +95,8 @@ class StepFilm:
         events = Events(self.timeline.events)
         if self.asks:
             return f"{self.title}: {len(events):,} events. Where is the peak?"
-        size, moment = format_bytes(self.timeline.peak_bytes), events.moment(events.peak())
-        return f"{self.title}: {len(events):,} events, peak {size} in the {moment}."
+        size, peak = format_bytes(self.timeline.peak_bytes), events.peak(self.granularity)
+        return f"{self.title}: {len(events):,} events, peak {size} in the {events.moment(peak)}."
 
     def _repr_mimebundle_(self, **kwargs) -> tuple[dict, dict]:
         """The film that plays; its still picture, its words and its data for pages without a kernel."""

@@ -272,16 +272,11 @@ def effects_on_setup(setup: TrainingSetup) -> list[Effect]:
     return helpful(effects)
 
 
-def advice_in_words(setup: TrainingSetup) -> tuple[str, str]:
-    """What would lower the peak most, and what one sequence more would add to it."""
+def advice_in_words(setup: TrainingSetup) -> str:
+    """What would lower the peak most."""
     helps = [
         f"{effect.name} → {format_bytes(effect.after_bytes)} (−{effect.saved_bytes / effect.before_bytes:.0%})"
         for effect in best_of_each_kind(effects_on_setup(setup), 3)
     ]
-    larger = replace(setup, micro_batch_size=setup.micro_batch_size + 1)
-    added = second_step(larger).peak_bytes - second_step(setup).peak_bytes
     most = f"What would help most: {'; '.join(helps)}."
-    return (
-        most if helps else "No change offered here lowers the peak.",
-        f"One more sequence in the micro-batch would add {format_bytes(added)}.",
-    )
+    return most if helps else "No change offered here lowers the peak."

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from memkit.cards import CARDS, MEMORY_ONLY
+from memkit.cards import CARDS, MEMORY_ONLY, Card
 from memkit.formula.parameters import count_parameters
 from memkit.units import aligned_table, as_one_of, as_whole_number, format_bytes, format_count
 from stepscope.advice.diagnosis import diagnose_memory
@@ -329,8 +329,12 @@ def fit_command(options: argparse.Namespace) -> Found:
         model = model_of_config(lengths | read_config(options.model))
     else:
         model = named("model", options.model, PUBLISHED_MODELS)
-    # no card of a mere size, whose times nobody knows
-    card, adapter = named("card", options.card.name, CARDS), None
+    card, adapter = options.card, None
+    if not isinstance(card, Card):
+        known = (
+            "a plan's time follows from a card's rates, and of this one only the memory is known"
+        )
+        raise ValueError(f"card={card.name!r}: {known}; fit takes {', '.join(CARDS)}")
     if options.lora is not None or options.targets:
         targets = tuple(options.targets.split(",")) if options.targets else linear_layers(model)
         adapter = AdapterConfig(rank=16 if options.lora is None else options.lora, targets=targets)

@@ -127,7 +127,7 @@ def trace_script(
         said[KEPT_FOR_METRICS] = tracer.evaluations.keeper
     if "compiled" in tracer.warned:
         said[IS_COMPILED] = "yes"
-    if timeline.events and (line := tracer.log.line_at(timeline.events.peak())):
+    if timeline.events and (line := tracer.log.line_at(timeline.events.peak(timeline.granularity))):
         said[OWN_LINE] = line
     return replace(timeline, source_lines=tracer.lines.texts, provenance=timeline.provenance | said)
 

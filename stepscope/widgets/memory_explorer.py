@@ -35,4 +35,4 @@ class MemoryExplorer(kit.MemoryExplorer):
         return super().view(model=model, optimizer=optimizer, **state)
 
     def advice(self, setup: Job) -> tuple[str, ...]:
-        return advice_in_words(setup)
+        return advice_in_words(setup), *super().advice(setup)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from memkit.cards import CARDS, Card
-from memkit.fit import fit_on, verdict
+from memkit.fit import fit_on, peak_in_words
 from memkit.formula.activations import block_ledger
 from memkit.formula.parameters import count_parameters
 from memkit.pictures.bars import short
@@ -67,7 +67,7 @@ def choices_view(
         those = f"Of the {len(peaks)} fit one {card.name}, as expected: {names}."
     own, answer = (), {}
     if chosen:
-        own, fit = (verdict(peaks[chosen], card.name),), fits[chosen]
+        own, fit = (peak_in_words(peaks[chosen], card.name),), fits[chosen]
         is_held_back = fit.is_expected and chosen not in fitting  # by more than the card
         answer = {"headline": fit.headline, "verdict": "" if is_held_back else fit.verdict}
     words, table = (*own, those, *words), rows_of(columns_of(peaks, card) | dict(columns or {}))
@@ -316,7 +316,7 @@ class PlanExplorer(Explorer, verdict=(130,), status=(225, 76, 175, 105)):
             price = f"{chosen.price / found.first.price:.2f} × the least price"
             words = [
                 f"Plan {plan} of {len(unbeaten)} unbeaten: {chosen.name}.",
-                verdict(chosen.peak, card),
+                peak_in_words(chosen.peak, card),
                 f"A step takes {times[chosen.name]} × the least time; {gives}: {price}.",
                 *found.why(chosen).splitlines()[1:2],
             ]

@@ -11,10 +11,11 @@ from memkit.fit import fit_on
 from memkit.formula.parameters import count_by_kind
 from memkit.models import LLAMA_2_7B, LLAMA_32_1B, ModelConfig
 from memkit.recipes import FUSED_ADAMW, PURE_BF16, OptimizerConfig
-from memkit.recomputation import MODELS, Point, cheapest, pareto_front, points
+from memkit.recomputation import Point, cheapest, pareto_front, points
 from memkit.setup import TrainingSetup
 from memkit.tracing import trace_memory
 from memkit.units import GIB, MIB, format_bytes
+from memkit.widgets.frontier_explorer import MODELS
 from stepscope.allocator.caching import AllocatorConfig
 from stepscope.allocator.film import STORIES, Film
 from stepscope.planner.plan import least_seconds, second_step

@@ -1,13 +1,24 @@
-"""The explorer of the plane without a browser."""
+"""FLOPs of a plain step as torch counts them, and the explorer of the plane without a browser."""
 
 import itertools
 
 import pytest
 from drawn import Label, labels_of, marks_of, overlap
+from flops_counted import flops_counted_in
 
+from memkit.models import TINY_GPT2
 from memkit.pictures.svg import Chart
-from memkit.recomputation import MODELS, shown_strategies
-from memkit.widgets.frontier_explorer import FrontierExplorer
+from memkit.program.transformer import training_build
+from memkit.recipes import PURE_BF16
+from memkit.recomputation import shown_strategies, step_flops
+from memkit.setup import TrainingSetup
+from memkit.widgets.frontier_explorer import MODELS, FrontierExplorer
+
+
+def test_flops_of_a_plain_step_are_what_torch_counts():
+    setup = TrainingSetup(model=TINY_GPT2, precision=PURE_BF16, seq_len=64)
+    counted, formula = flops_counted_in(training_build(setup)), step_flops(setup)
+    assert counted == (formula.forward, formula.total, formula.in_kernel)
 
 
 def test_only_lengths_that_the_model_takes_are_offered():

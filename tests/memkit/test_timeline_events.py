@@ -66,3 +66,8 @@ def test_events_are_made_when_they_are_asked_for():
     )
     assert repr(events) == "<events, when asked>" and not asked
     assert both.events == (Event(1, 8),) == both.events and len(asked) == 1
+
+
+def test_what_stood_before_a_recording_began_was_in_no_step():
+    events = Events([Event(0, 8, phase="before"), Event(1, 4, phase="backward", step=2)])
+    assert [events.moment(index) for index in (0, 1)] == ["", "backward of step 2 of 2"]

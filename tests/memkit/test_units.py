@@ -28,6 +28,7 @@ from memkit.units import (
     format_gb,
     on_page,
     round_up,
+    shown,
 )
 
 SETUP = TrainingSetup(model=TINY_GPT2, seq_len=64)
@@ -125,6 +126,17 @@ def test_a_hint_is_short_and_for_texts_alone(value, hint):
     assert (
         str(refused.value) == f"name={value!r} is not one of {', '.join(map(str, allowed))}{hint}"
     )
+
+
+def test_four_names_are_offered_and_no_fifth():
+    for num_names, offers in ((4, True), (5, False)):
+        with pytest.raises(ValueError) as refused:
+            as_one_of("card", "a", [f"A{number}" for number in range(num_names)])
+        assert ("did you mean A0 or A1 or A2 or A3?" in str(refused.value)) == offers
+
+
+def test_a_long_value_is_cut_to_sixty_letters():
+    assert len(shown("x" * 58)) == len(shown("x" * 59)) == 60 and shown("x" * 59).endswith("...")
 
 
 def test_a_table_is_text_in_print_and_html_in_a_notebook():

@@ -15,7 +15,7 @@ from stepscope.sharding import estimate_sharded, step_traffic
 
 BLOCK_PARAMETERS = sum(parameter.count for parameter in block_parameters(LLAMA_2_7B))
 LLAMA_2_7B_PARAMETERS = 6_738_415_616
-ROOM_BYTES, MOST_RANKS = 76 * GIB, 8
+ROOM_BYTES = 76 * GIB
 
 
 def rank_bytes(P, stage, n, sizes=(2, 4, 12), cut=(3, 2, 1)):

@@ -56,6 +56,12 @@ def check(setup, has_ledger=True):
         assert activation_bytes(setup) == first.activations
 
 
+@pytest.mark.parametrize("setup", [TINY_GPT2, "GPT-2 small", None])
+def test_what_is_no_setup_is_refused_by_name(setup):
+    with pytest.raises(ValueError, match=r"setup=.* is no TrainingSetup\(model=...\)"):
+        estimate_memory(setup)
+
+
 def on_cpu(chosen):
     """A CPU's flash kernel has no dropout, and the efficient one is CUDA's."""
     attention = chosen.attention.replace("efficient", "flash")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
+from memkit.formula import model
 from memkit.formula.liveness import FINISHED, Walk
 from memkit.formula.model import model_of
 from memkit.formula.operations import SAME, Graph, Summed, Tensor
@@ -259,3 +260,16 @@ def test_the_list_adds_up_to_the_walk(setup):
     gradients = {block for block in left if block.gradient_of is not None}
     assert left - gradients == {walk.loss_gradient, *walk.with_loss}
     assert sum(block.gradient_of.count for block in gradients) == count_parameters(setup.model)
+
+
+def test_an_addition_whose_module_is_loaded_again_replaces_its_own(monkeypatch):
+    """Twice in the class, it would write its operations twice."""
+    monkeypatch.setattr(model, "ADDITIONS", dict(model.ADDITIONS))
+    for _ in range(2):
+
+        @model.addition(lambda setup: True)
+        class Again(model.TransformerOperations):
+            pass
+
+    made = model.model_class_of(TrainingSetup(model=TINY_GPT2))
+    assert [kind for kind in made.__mro__ if kind.__name__ == "Again"] == [Again]

@@ -4,7 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from memkit.formula.kernels import embedding_backward_buffers
+from memkit.formula.kernels import (
+    efficient_backward_buffers,
+    embedding_backward_buffers,
+    flash_backward_buffers,
+    sort_bytes,
+)
 from memkit.measure import measure_memory
 from memkit.tracing.cuda import index_put_buffers, reduction_buffers
 from memkit.tracing.trace import trace_memory
@@ -44,6 +49,55 @@ def test_an_embeddings_backward_keeps_partial_sums_in_float32():
     stages = embedding_backward_buffers(8192, 128_256, 4096, value_bytes=2)
     assert max(stages[-1]) == (819 + 8192) * 4096 * 4
     assert embedding_backward_buffers(3072, 100, 64, value_bytes=4) == []
+    assert embedding_backward_buffers(3073, 100, 64, value_bytes=4)
+
+
+def test_a_sum_of_all_is_split_over_the_threads_of_an_a100():
+    """``setReduceConfig`` of Reduce.cuh: 108 processors, four blocks of 512 threads on each."""
+    assert reduction_buffers(meta(2**24), None, 4) == [[4 * 108 * 4, 4]]
+
+
+def test_a_radix_sort_takes_what_its_source_allocates():
+    """``InvokeOnesweep`` of CUB: 1,024 B of counts a pass of 8 bits and a tile of 384 x 10 pairs, two copies if there
+    are several passes, counters; 256 x 9 pairs are sorted by one block.
+    """
+    assert [sort_bytes(pairs, 255) for pairs in (2304, 2305)] == [1, 2 * 1024 + 256 + 255]
+    assert [sort_bytes(pairs, 255) for pairs in (3840, 3841)] == [2559, 2559 + 1024]
+    assert sort_bytes(3840, 256) == 2559 + 1024 + 2 * 3840 * 8
+
+
+@pytest.mark.parametrize(
+    "heads, kv_heads, length, head_dim, buffers",
+    [
+        (4, 4, 100, 40, [4096, 262_144]),  # softmax_d; dq_accum, of 128 rows and 64 columns
+        (4, 2, 100, 40, [4096, 262_144, 64_000, 64_000]),  # dk_expanded, dv_expanded
+        (1, 1, 128, 72, [1024, 98_304]),  # 96 columns
+        (1, 1, 129, 130, [2048, 393_216]),  # 256 rows; above 128 columns by 64: 192
+    ],
+)
+def test_the_flash_kernels_backward_takes_what_its_source_allocates(
+    heads, kv_heads, length, head_dim, buffers
+):
+    """``mha_bwd`` of flash_api.cpp, for two sequences in 16 bits: rounded up, accumulated in float32."""
+    assert flash_backward_buffers(2, heads, kv_heads, length, head_dim, 2) == [buffers]
+
+
+@pytest.mark.parametrize(
+    "length, head_dim, value_bytes, stages",
+    [
+        (64, 64, 2, [[256, 16_400]]),  # delta; a ``GradQTempStorage``
+        (65, 72, 2, [[18_720] * 3 + [260], [260, 4 * 16_400 + 2 * 64 * 128 * 4]]),
+        (65, 72, 4, [[18_720, 260], [260, 4 * 16_400]]),
+    ],
+)
+def test_the_efficient_kernels_backward_takes_what_its_source_allocates(
+    length, head_dim, value_bytes, stages
+):
+    """``workspace_size`` of kernel_backward.h: of a block's storage, a lock, a counter and two words beside 64 x 64
+    floats; in 16 bits, where a row does not fit the registers, dk and dv for 64 keys too. Before it, outside the
+    kernel for 16-bit heads up to 64, attention_backward.cu computes delta of the two factors in float32.
+    """
+    assert efficient_backward_buffers(1, 1, length, head_dim, value_bytes) == stages
 
 
 def test_scratch_stands_beside_the_operation_and_is_gone_after_it():

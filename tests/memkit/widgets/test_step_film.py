@@ -11,7 +11,7 @@ from memkit.formula.estimate import estimate_memory
 from memkit.models import TINY_GPT2
 from memkit.program.transformer import training_build
 from memkit.setup import TrainingSetup
-from memkit.timeline import Instant, MemoryTimeline
+from memkit.timeline import Event, Instant, MemoryTimeline
 from memkit.tracing.trace import trace_memory
 from memkit.widgets.step_film import FILM, StepFilm
 
@@ -40,6 +40,14 @@ def test_the_data_have_the_instants_of_the_timeline(traced):
     assert max(totals) == traced.peak_bytes and totals[-1] == traced.instants[-1].total_bytes
     first_of_step_2 = next(first for first, _, step, _ in data["spans"] if step == 2)
     assert totals[first_of_step_2 - 1] == traced.at("zero_grad", step=1).total_bytes
+
+
+def test_the_peak_is_in_the_step_whose_blocks_take_most_not_whose_requests_are_largest():
+    first = [Event(0, size, "temporary", "forward") for size in (1000, -1000)]
+    second = [Event(block, 300, "temporary", "forward", step=2) for block in (1, 2, 3)]
+    highest = Instant(name="forward peak", total_bytes=3 * 512, step=2)
+    timeline = MemoryTimeline(instants=(highest,), source="traced", events=first + second)
+    assert repr(StepFilm(timeline)).endswith("peak 1.50 KiB in the forward of step 2 of 2.")
 
 
 def test_every_block_has_its_part_its_line_and_its_operation(traced):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from memkit.cards import CARDS
-from memkit.fit import fit_on, verdict
+from memkit.fit import fit_on, peak_in_words
 from memkit.formula.estimate import estimate_memory
 from memkit.models import GPT2_LARGE
 from memkit.recipes import OptimizerConfig
@@ -26,7 +26,7 @@ def test_adviser_planner_and_report_give_one_answer(micro_batch_size):
     setup = replace(SETUP, micro_batch_size=micro_batch_size)
     peak = estimate_memory(setup).for_step(2).peak
     fit = fit_on(CARD, peak.total_bytes)
-    assert f"It {fit.predicate} on one RTX 3090" in verdict(peak, "RTX 3090")
+    assert f"It {fit.predicate} on one RTX 3090" in peak_in_words(peak, "RTX 3090")
     assert plan_of(setup, CARD).fits == (fit.expected_bytes >= 0) == fit.is_expected
     assert plan_of(setup, CARD).fits_at_worst == (fit.verdict == "fits")
 

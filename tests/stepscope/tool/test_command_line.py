@@ -261,6 +261,7 @@ def _json_of(arguments, capsys) -> str:
             "stepscope: RuntimeError: no reason (my_program.py:52)",
         ),
         (["report", "PROGRAM:build", "--card", "RTX 9"], "card='RTX 9' is not one of"),
+        (["fit", "Llama-2-7B", "--card", "A6000"], "only the memory is known; fit takes V100"),
         (["snapshot", "nowhere.pickle"], "'nowhere.pickle' is no file"),
         (["snapshot", "PROGRAM"], "is not read as a snapshot"),
     ],
