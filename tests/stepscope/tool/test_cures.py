@@ -232,6 +232,39 @@ def test_the_logits_of_all_tokens_never_stand_at_once(script, monkeypatch):
     assert whole - changed > 2048 * 20_000 * 4 * 7 / 8
 
 
+OF_ONE_FORWARD = """
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.wte = nn.Embedding(20_000, 64)
+            self.lm_head = nn.Linear(64, 20_000, bias=False)
+
+        def forward(self, tokens):
+            logits = self.lm_head(self.wte(tokens))
+            return F.cross_entropy(logits.view(-1, logits.size(-1)), tokens.view(-1), ignore_index=-1)
+
+    model = Model().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = model(torch.randint(20_000, (8, 256), device="cuda"))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_loss_under_autocast_is_taken_in_pieces(script):
+    """As nanoGPT's: of 2,048 tokens of 20,000 words the logits in bf16, in float32 and their gradient."""
+    plain = peak(script(OF_ONE_FORWARD))
+    changed = peak(changed_build(script(OF_ONE_FORWARD), "loss_in_pieces"))
+    assert plain - changed > 2048 * 20_000 * (2 + 4 + 4) * 7 / 8
+
+
 def test_a_program_is_offered_what_it_can_take():
     assert changes_for(nn.ModuleDict(), "default", nn.Dropout(0.1)) == [NO_DROPOUT_OF_ADAPTERS]
     assert changes_for(nn.ModuleDict(), "default", nn.Dropout(0)) == []
