@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from memkit import TrainingSetup, measure_memory, models, training_build
+from memkit.tracing.shapes import NeedsValues
 from memkit.units import MIB
 from stepscope.advice.changes import ADAPTERS_AS_BASE, NO_DROPOUT_OF_ADAPTERS
 from stepscope.allocator.replay import replay_trace
@@ -289,6 +290,17 @@ def test_a_cure_whose_library_is_not_installed_is_named_with_what_to_install(mon
     [untried] = report.untried
     assert untried.startswith("8-bit AdamW (") and untried.endswith("pip install bitsandbytes)")
     assert "Not tried: 8-bit AdamW" in str(report)
+
+
+def test_a_cure_whose_trace_asks_for_a_value_is_named_with_what_to_type(monkeypatch):
+    """A smaller batch evaluates sooner, as Pytorch-UNet's train.py does, and the evaluation asks."""
+
+    def asks(build, change):
+        raise NeedsValues(f"{change} asks: stepscope report --assume train.py:135=128")
+
+    monkeypatch.setattr(program_report, "changed_build", asks)
+    report = report_on(training_build(TrainingSetup(model=models.TINY_GPT2, seq_len=64)))
+    assert report.changes == () and "train.py:135=128" in str(report)
 
 
 def test_a_report_of_adapters_names_the_lines(script):
