@@ -204,8 +204,8 @@ def on_page(*parts: str, between: str = "\n\n") -> Text:
 
 
 def _filled(line: str) -> str:
-    """A line broken at words, if it is longer than a page is wide."""
-    if len(line) <= PAGE_COLUMNS:
+    """A sentence broken at words, if it is longer than a page is wide; a row of a table stays one."""
+    if len(line) <= PAGE_COLUMNS or re.search(r"\S  +\S|─$", line):
         return line
     return fill(line, PAGE_COLUMNS, subsequent_indent="  " * line.startswith("- "))
 

@@ -437,7 +437,10 @@ def cross_entropy(log_softmax: Callable, card: Card, func: Callable, args: tuple
     names = ("input", "target", "weight", "reduction", "ignore_index", "label_smoothing")
     known = dict(zip(names, args, strict=False)) | kwargs
     logits, target = known["input"], known["target"]
-    if not torch.is_autocast_enabled("cuda") or logits.dtype not in HALF:
+    is_cast = torch.is_autocast_enabled("cuda") and isinstance(
+        logits, Tensor
+    )  # else it has a loss of its own
+    if not is_cast or logits.dtype not in HALF:
         return func(*args, **kwargs)
     if known.get("label_smoothing") or target.is_floating_point():
         return cast_first("float32", None, card, func, args, kwargs)

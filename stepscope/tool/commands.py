@@ -311,8 +311,8 @@ def list_command(options: argparse.Namespace) -> Found:
     cards = {name: card.memory_bytes for name, card in CARDS.items()}
     counts = [("model", "parameters"), *((name, format_count(n)) for name, n in models.items())]
     sizes = [("card", "memory"), *((name, format_bytes(size)) for name, size in cards.items())]
-    other = "Another model: its config.json in place of a name. Another card: its memory, such as 24GiB, or one of "
-    other += f"these, of which only the memory is known: {', '.join(MEMORY_ONLY)}."
+    other = "Another model: its config.json in place of a name. Another card, for report alone: its memory, such as "
+    other += f"24GiB, or one of these, of which only the memory is known: {', '.join(MEMORY_ONLY)}."
     text = "\n\n".join([aligned_table(counts), aligned_table(sizes), other])
     return 0, text, {"models": models, "cards": cards}
 
@@ -331,10 +331,11 @@ def fit_command(options: argparse.Namespace) -> Found:
         model = named("model", options.model, PUBLISHED_MODELS)
     card, adapter = options.card, None
     if not isinstance(card, Card):
-        known = (
-            "a plan's time follows from a card's rates, and of this one only the memory is known"
+        nearest = min(CARDS.values(), key=lambda one: abs(one.memory_bytes - card.memory_bytes))
+        raise ValueError(
+            f"fit orders plans by their time, which nobody knows of this card ({card.name}): name one of "
+            f"stepscope list, such as --card {nearest.name!r} with {format_bytes(nearest.memory_bytes)}"
         )
-        raise ValueError(f"card={card.name!r}: {known}; fit takes {', '.join(CARDS)}")
     if options.lora is not None or options.targets:
         targets = tuple(options.targets.split(",")) if options.targets else linear_layers(model)
         adapter = AdapterConfig(rank=16 if options.lora is None else options.lora, targets=targets)

@@ -24,6 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from memkit.cards import CARDS, CardMemory
 from memkit.fit import Fit
 from memkit.timeline import MemoryTimeline
+from memkit.tracing.shapes import NeedsValues
 from memkit.units import aligned_table, format_bytes, on_page
 from stepscope.advice.changes import (
     ARGMAX_LOGITS,
@@ -379,12 +380,12 @@ def tried(
     say: Callable,
     words: str,
     trace: Callable[[], MemoryTimeline],
-    lacks: Callable[[ImportError], None] = lambda error: None,
+    lacks: Callable[[Exception], None] = lambda error: None,
 ) -> MemoryTimeline | None:
     """A further trace of any program; None, and a word about it, where there is none.
 
     What the program prints, and what is said of its lines, stands there from the first trace. ``lacks`` is told of a
-    library that is not installed here.
+    library that is not installed here, and of a line that then asks for values: who reads the report can give both.
     """
     say(words)
     try:
@@ -397,7 +398,7 @@ def tried(
             return trace()
     except Exception as error:  # noqa: BLE001 - what cannot be done to a program is not advised
         say(f"not traced ({type(error).__name__}: {error})")
-        if isinstance(error, ImportError):
+        if isinstance(error, (ImportError, NeedsValues)):
             lacks(error)
         return None
 
@@ -423,7 +424,7 @@ def verified(
 ) -> Iterator[Effect]:
     """The cures, each known by a trace of the program with that change, ``trace_of(name)``.
 
-    One whose library is not installed here goes to ``untried``, with what to install.
+    One whose library is not installed here, or that asks for values, goes to ``untried`` with what to type.
     """
     option = half_batch_option(build)[0] if isinstance(build, Script) else ""
     for cure in cures:

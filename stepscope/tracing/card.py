@@ -111,6 +111,28 @@ def refusing_class(name: str, why: str) -> type:
     return type(name, (), {"__init__": refuse})
 
 
+class OfCard(type):
+    """``torch.cuda.FloatTensor`` and its like, by which older programs make tensors of a card, and name them."""
+
+    def __call__(cls, *args) -> Tensor:
+        if args and not isinstance(args[0], int | torch.Size):
+            return torch.as_tensor(args[0], dtype=cls.dtype).to("cuda")
+        return torch.empty(*args or (0,), dtype=cls.dtype, device="cuda")
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, Tensor) and value.is_cuda and value.dtype is cls.dtype
+
+
+def typed(tensor: Tensor, *args, **kwargs) -> Tensor | str:
+    """``tensor.type``, given such a kind."""
+    kind = args[0] if args else kwargs.get("dtype")
+    return (
+        tensor.to("cuda", kind.dtype) if isinstance(kind, OfCard) else TYPE(tensor, *args, **kwargs)
+    )
+
+
+TYPE, KIND = Tensor.type, type(torch.cuda.FloatTensor)
+
 IS_AVAILABLE = torch.cuda.is_available
 
 
@@ -163,6 +185,11 @@ BY_NAME = {
     "default_generators": Generators(),
     "CUDAGraph": refusing_class("CUDAGraph", "a graph keeps what its capture has allocated"),
     "MemPool": refusing_class("MemPool", "all pools together take what one takes"),
+    **{
+        name: OfCard(name, (), {"dtype": kind.dtype})
+        for name, kind in vars(torch.cuda).items()
+        if isinstance(kind, KIND)
+    },
 }
 """What stands in for torch's own of this name, wherever in ``HOMES`` it is."""
 
@@ -177,6 +204,7 @@ STAND_INS = (
     (torch._C, "_get_accelerator", answering(torch.device("cuda"))),
     (torch, "Generator", Generator),
     (Tensor, "record_stream", answering(None)),
+    (Tensor, "type", typed),
     (torch.nn.DataParallel, "__init__", on_one_card),
 )
 STAND_INS = tuple(row for row in STAND_INS if hasattr(*row[:2]))

@@ -6,7 +6,8 @@ one is followed and the others only leave their results. A call stands for the n
 - they come in the same phase of the same step, to the same module, with arguments of the same shapes, and no more is
   allocated around them than was around it: so no peak is missed;
 - the first one asked for no values: so nothing in the batch could have led another way;
-- of what it made, its results alone are left, and nothing older was freed: so it keeps no cache.
+- of what it made, its results alone are left when the next one begins, and nothing older was freed: so it keeps no
+  cache. Autocast's copies of the weights are left until its ``with`` ends, which is before the next call or not.
 
 What else a ``forward`` does in Python, such as counting its calls, is not done again.
 
@@ -51,7 +52,7 @@ class Evaluations:
 
     def __init__(self, tracer):
         self.tracer = tracer
-        # of a module, as long as the program keeps it: by call, the bytes around it and what makes its results
+        # of a module, as long as the program keeps it: by call, bytes around it, what it left, what makes its results
         self.seen = weakref.WeakKeyDictionary()
         self.is_inside = False
         # by step: bytes that stood as each call of its evaluation began; the blocks of the first, and what keeps more
@@ -72,8 +73,8 @@ class Evaluations:
             around = sum(log.sizes[block] for block in log.live)
             if log.step and log.phase in ("zero_grad", *BETWEEN_STEPS):
                 self.evaluates(around, sys._getframe(1))
-            bytes_around, results = seen.get(key, (-1, None))
-            if around <= bytes_around:
+            bytes_around, left, results = seen.get(key, (-1, set(), None))
+            if around <= bytes_around and left.isdisjoint(log.live):
                 return results()
             start, num_questions = len(log.events), self.tracer.known.num_questions
             self.is_inside = True
@@ -82,9 +83,9 @@ class Evaluations:
             finally:
                 self.is_inside = False
             if key is not None and num_questions == self.tracer.known.num_questions:
-                results = self.again(out, log.events[start:])
-                if results is not None:
-                    seen[key] = around, results
+                again = self.again(out, log.events[start:])
+                if again is not None:
+                    seen[key] = around, *again
             return out
 
         return called
@@ -152,16 +153,21 @@ class Evaluations:
         modes = module.training, torch.is_autocast_enabled("cuda"), torch.is_autocast_enabled("cpu")
         return log.step, log.phase, log.micro_batch, *modes, str(form), said
 
-    def again(self, out: object, events: list[int]) -> Callable[[], object] | None:
-        """Makes such results once more; None if the call left anything else, or freed what was there before it."""
+    def again(self, out: object, events: list[int]) -> tuple[set[int], Callable[[], object]] | None:
+        """The blocks that the call left beside its results, and what makes such results once more.
+
+        None if it freed what was there before it.
+        """
         born = {event for event in events if event >= 0}
         freed = {~event for event in events if event < 0}
         leaves, form = tree_flatten(out)
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         if not are_plain(leaves) or not tensors or freed - born:
             return None
-        if {self.tracer.block_of(tensor) for tensor in tensors} != born - freed:
+        kept = {self.tracer.block_of(tensor) for tensor in tensors}
+        if not kept <= born - freed:
             return None
+        left = born - freed - kept
         device = tensors[0].device
         storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
         made_of = [
@@ -184,7 +190,7 @@ class Evaluations:
                 [made(*x) if one else x for x, one in zip(made_of, is_tensor, strict=True)], form
             )
 
-        return results
+        return left, results
 
 
 def are_plain(leaves: list) -> bool:

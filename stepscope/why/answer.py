@@ -15,6 +15,7 @@ from stepscope.why.emergency import EMERGENCY
 from stepscope.why.message import Message, messages_in, size_in
 from stepscope.why.signs import Sign, signs_in
 from stepscope.why.tracebacks import (
+    BACKWARD,
     DECIDING,
     Frame,
     Phase,
@@ -94,8 +95,13 @@ class Answer(Printable):
 
     @property
     def when(self) -> str:
-        """Phase, step and lines in words; nothing where no phase is asked for."""
+        """Phase, step and lines in words; nothing where no phase is asked for.
+
+        The host's memory or a worker's ends a program anywhere: its lines then tell nothing.
+        """
         phase, step = self.death.phase, self.death.step
+        if self.row in ("host", "shared memory"):
+            return ""
         if phase is None:
             is_on_card = self.death.sign is None
             return "Without a traceback the text does not say in which phase." if is_on_card else ""
@@ -123,7 +129,10 @@ class Answer(Printable):
         parts = [self.because, self.when]
         if self.first:
             row = EMERGENCY.get(self.row)
-            known = f"Of the ways to die: {row.dies} (chapter {row.chapter}). " if row else ""
+            # what a row says of the text, where the text says it
+            seen = {"neighbour": message and message.others, "forward": self.death.phase}
+            is_so = row and seen.get(self.row, True)
+            known = f"Of the ways to die: {row.dies} (chapter {row.chapter}). " if is_so else ""
             parts.append(f"{known}Type first: {self.first}")
         if message and len(self.table) > 1:
             parts += [aligned_table(self.table), "\n".join(message.arithmetic)]
@@ -263,7 +272,10 @@ def verdict_on(death: Death) -> tuple[str | None, str, str]:
     else:
         row, first = phase.row, phase.first
         words = held(message)
-        if row:
+        if phase is BACKWARD and not any(names_words(frame) for frame in death.frames):
+            first = EMERGENCY["forward"].first
+            words += ". As a backward begins all activations stand, of a language model mostly the logits"
+        elif row:
             words += f". It is mostly this: {EMERGENCY[row].cause}"
     return row, f"{asked}, and {words}.", first or EMERGENCY[row].first
 
@@ -333,6 +345,13 @@ def holes(message: Message) -> Decided:
         return None
     words = f"{format_bytes(message.in_pieces)} are reserved and not allocated, in pieces of which none is that large"
     return "holes", words, ""
+
+
+def names_words(frame: Frame) -> bool:
+    """Whether a frame is of a language model, whose logits are as many for each token as there are words."""
+    return bool(
+        re.search(r"(?i)logits|lm_head|causal|/transformers/|/trl/", f"{frame.path} {frame.code}")
+    )
 
 
 def held(message: Message) -> str:

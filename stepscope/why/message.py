@@ -89,14 +89,14 @@ class Message:
 
     @property
     def this_process(self) -> int | None:
-        """The number of the *Process N* that must be this one: the only one that can hold what PyTorch reserved.
+        """The number of the *Process N* that is taken for this one: the least that can hold what PyTorch reserved.
 
         In a container a process does not know its number outside, so the message cannot say which it is.
         """
         if self.used is not None or self.reserved is None:
             return None
-        large = [number for number, size in self.others if size + self.error >= self.reserved]
-        return large[0] if len(large) == 1 and self.reserved > 0 else None
+        large = [each for each in self.others if each[1] + self.error >= self.reserved > 0]
+        return min(large, key=lambda each: (each[1] < self.reserved, each[1]), default=(None,))[0]
 
     @property
     def in_use(self) -> int | None:
@@ -170,15 +170,15 @@ class Message:
         size = format_bytes
         if self.this_process is not None:
             yield (
-                f"Process {self.this_process} is this one: PyTorch reserved {size(self.reserved)} here, and no other "
-                "has as much."
+                f"Process {self.this_process} is taken for this one: of those that hold the {size(self.reserved)} that "
+                "PyTorch reserved here it has least."
             )
         if self.outside is not None:
             yield (
                 f"Outside PyTorch: {size(self.in_use)} in use − {size(self.allocated)} allocated − "
                 f"{size(self.in_pieces)} in pieces = {size(self.outside)}."
             )
-        elif self.rest is not None:
+        elif self.rest is not None and self.rest > 0:
             others = "".join(f" − {size(num_bytes)}" for _, num_bytes in self.others)
             yield (
                 f"Outside PyTorch: {size(self.total)} in total − {size(self.free)} free − {size(self.reserved)} "
@@ -189,9 +189,9 @@ class Message:
             sum_of_both = (
                 f"{size(self.free)} free + {size(self.in_pieces)} in pieces = {size(both)}"
             )
-            if both > self.tried:
+            if both > self.tried >= self.free:
                 yield f"{sum_of_both} > {size(self.tried)} asked for: expandable segments may grant this one request."
-            else:
+            elif both <= self.tried:
                 yield f"{sum_of_both} < {size(self.tried)} asked for: so pieces are not the cause."
 
     @property
@@ -218,8 +218,11 @@ class Message:
         if None not in (self.total, self.free) and self.free > self.total:
             yield f"more is free ({size(self.free)}) than the card has ({size(self.total)})"
         if None not in (self.total, self.reserved) and self.reserved > self.total + self.error:
-            yield f"more is reserved ({size(self.reserved)}) than the card has ({size(self.total)})"
-        if self.outside is not None and self.outside < -self.error:
+            yield (
+                f"more is reserved ({size(self.reserved)}) than the card has ({size(self.total)}), unless the driver "
+                "lent it the host's memory, as Windows' does: that is slow, and a smaller job is faster"
+            )
+        elif self.outside is not None and self.outside < -self.error:
             yield f"PyTorch reserved more ({size(self.reserved)}) than its process has ({size(self.in_use)})"
         elif self.rest is not None and self.rest < -self.error:
             yield f"its parts are {size(-self.rest)} more than the card's {size(self.total)}"

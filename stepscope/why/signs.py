@@ -55,6 +55,21 @@ SIGNS = (
         "A smaller max_model_len, or a larger share",
     ),
     Sign(
+        r"RESOURCE_EXHAUSTED|[Rr]esource exhausted: Out of memory|failed to allocate \S+ \(\d+ bytes\) from device",
+        None,
+        "XLA, which runs under JAX and TensorFlow, found no room on the card. It has its own allocator: no number "
+        "of PyTorch's is in this text",
+        first="a smaller batch; nvidia-smi; beside another program XLA_PYTHON_CLIENT_MEM_FRACTION=0.5, since JAX takes "
+        "three quarters of the card as it starts",
+    ),
+    Sign(
+        r"WinError 1455|paging file is too small",
+        None,
+        "Windows could promise a process no more memory: RAM and paging file are given away. The card has nothing to "
+        "do with it",
+        first="fewer num_workers, each of which loads torch anew; a larger paging file",
+    ),
+    Sign(
         r"Failed to clone\(\) tensor with name",
         "saving",
         "FSDP gathers the whole state dict on one card, and there it found no room: the file that it wrote is broken",
@@ -86,7 +101,8 @@ SIGNS = (
     Sign(
         r"CUBLAS_STATUS_ALLOC_FAILED|CUBLAS_STATUS_NOT_INITIALIZED",
         "outside",
-        "cuBLAS could not make its handle or workspace. Mostly PyTorch's pool had left it no room",
+        "cuBLAS could not make its handle or workspace. PyTorch's pool had left it no room, or an index out of range "
+        "had broken the card's context before: CUDA_LAUNCH_BLOCKING=1 then names that line",
     ),
     Sign(
         r"CUDNN_STATUS_ALLOC_FAILED|Unable to find a valid cuDNN algorithm",

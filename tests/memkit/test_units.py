@@ -156,6 +156,11 @@ def words_of(page: str) -> list[str]:
     return BeautifulSoup(page, "html.parser").get_text(" ").split()
 
 
+def test_a_wide_table_keeps_its_rows():
+    table = str(aligned_table([["instant", *["bytes"] * 9], ["forward", *["1.00 GiB"] * 9]]))
+    assert len(table.splitlines()[0]) > 95 and str(on_page(table)) == table
+
+
 def test_a_page_breaks_a_long_sentence_in_text_and_leaves_it_whole_in_html():
     sentence = " ".join(f"word{number}" for number in range(60))
     page = on_page(

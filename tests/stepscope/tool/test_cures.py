@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from memkit import TrainingSetup, measure_memory, models, training_build
+from memkit.tracing.shapes import NeedsValues
 from memkit.units import MIB
 from stepscope.advice.changes import ADAPTERS_AS_BASE, NO_DROPOUT_OF_ADAPTERS
 from stepscope.allocator.replay import replay_trace
@@ -232,6 +233,39 @@ def test_the_logits_of_all_tokens_never_stand_at_once(script, monkeypatch):
     assert whole - changed > 2048 * 20_000 * 4 * 7 / 8
 
 
+OF_ONE_FORWARD = """
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.wte = nn.Embedding(20_000, 64)
+            self.lm_head = nn.Linear(64, 20_000, bias=False)
+
+        def forward(self, tokens):
+            logits = self.lm_head(self.wte(tokens))
+            return F.cross_entropy(logits.view(-1, logits.size(-1)), tokens.view(-1), ignore_index=-1)
+
+    model = Model().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = model(torch.randint(20_000, (8, 256), device="cuda"))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_loss_under_autocast_is_taken_in_pieces(script):
+    """As nanoGPT's: of 2,048 tokens of 20,000 words the logits in bf16, in float32 and their gradient."""
+    plain = peak(script(OF_ONE_FORWARD))
+    changed = peak(changed_build(script(OF_ONE_FORWARD), "loss_in_pieces"))
+    assert plain - changed > 2048 * 20_000 * (2 + 4 + 4) * 7 / 8
+
+
 def test_a_program_is_offered_what_it_can_take():
     assert changes_for(nn.ModuleDict(), "default", nn.Dropout(0.1)) == [NO_DROPOUT_OF_ADAPTERS]
     assert changes_for(nn.ModuleDict(), "default", nn.Dropout(0)) == []
@@ -256,6 +290,17 @@ def test_a_cure_whose_library_is_not_installed_is_named_with_what_to_install(mon
     [untried] = report.untried
     assert untried.startswith("8-bit AdamW (") and untried.endswith("pip install bitsandbytes)")
     assert "Not tried: 8-bit AdamW" in str(report)
+
+
+def test_a_cure_whose_trace_asks_for_a_value_is_named_with_what_to_type(monkeypatch):
+    """A smaller batch evaluates sooner, as Pytorch-UNet's train.py does, and the evaluation asks."""
+
+    def asks(build, change):
+        raise NeedsValues(f"{change} asks: stepscope report --assume train.py:135=128")
+
+    monkeypatch.setattr(program_report, "changed_build", asks)
+    report = report_on(training_build(TrainingSetup(model=models.TINY_GPT2, seq_len=64)))
+    assert report.changes == () and "train.py:135=128" in str(report)
 
 
 def test_a_report_of_adapters_names_the_lines(script):

@@ -30,6 +30,20 @@ def test_a_program_sees_a_card():
     assert not torch.zeros(2).is_cuda
 
 
+def test_kinds_of_the_card_make_and_name_its_tensors():
+    """As programs of before 2018 write it, such as every one of eriklindernoren/PyTorch-GAN."""
+    theirs = torch.cuda.LongTensor
+    with pretend_cuda_for_script():
+        kind = torch.cuda.LongTensor
+        moved = torch.zeros(2, 3, device="cpu").type(kind)
+        for tensor in (kind(2, 3), kind(torch.Size([2, 3])), kind([[1, 2, 3], [4, 5, 6]]), moved):
+            assert isinstance(tensor, kind) and not isinstance(tensor, torch.cuda.FloatTensor)
+            assert tensor.shape == (2, 3) and tensor.is_cuda and tensor.dtype == torch.int64
+        assert kind().numel() == 0
+        assert torch.zeros(2, device="cpu").type(torch.float64).dtype == torch.float64
+    assert torch.cuda.LongTensor is theirs
+
+
 def test_what_a_program_asks_of_the_card_is_answered():
     with pretend_cuda_for_script():
         torch.cuda.reset_peak_memory_stats()

@@ -88,9 +88,38 @@ def results_held(model):
     assert len({each.untyped_storage()._cdata for each in held}) == 4
 
 
+@torch.no_grad()
+def each_in_autocast(model):
+    for _ in range(10):
+        with torch.autocast("cuda", torch.bfloat16):
+            assert model(torch.ones(32, 64, device="cuda"))["all"].dtype == torch.bfloat16
+
+
+@torch.no_grad()
+def all_in_one_autocast(model):
+    with torch.autocast("cuda", torch.bfloat16):
+        for _ in range(10):
+            model(torch.ones(32, 64, device="cuda"))
+
+
+@torch.no_grad()
+def under_less_and_less(model):
+    held = [torch.ones(100_000, device="cuda") for _ in range(4)]
+    while held:
+        model(torch.ones(32, 64, device="cuda"))
+        held.pop()
+
+
 @pytest.mark.parametrize(
     ("evaluations", "runs_a_phase", "all_a_phase"),
-    [(ten_alike, 1, 10), (of_two_shapes, 2, 5), (under_more_and_more, 4, 4), (results_held, 4, 4)],
+    [
+        (ten_alike, 1, 10),
+        (of_two_shapes, 2, 5),
+        (under_more_and_more, 4, 4),
+        (results_held, 4, 4),
+        (each_in_autocast, 1, 10),
+        (all_in_one_autocast, 2, 10),
+    ],
 )
 def test_the_trace_says_what_it_says_of_every_call(evaluations, runs_a_phase, all_a_phase):
     trace, runs = traced(evaluations)
@@ -100,10 +129,13 @@ def test_the_trace_says_what_it_says_of_every_call(evaluations, runs_a_phase, al
     assert (runs, all_runs) == (3 * runs_a_phase + 2, 3 * all_a_phase + 2)
 
 
-@pytest.mark.parametrize("does", ["keeps", "asks"])
-def test_a_call_that_keeps_or_asks_is_followed_each_time(does):
-    trace, runs = traced(ten_alike, does)
-    whole, all_runs = traced(ten_alike, does, every=True)
+@pytest.mark.parametrize(
+    ("evaluations", "does"),
+    [(ten_alike, "keeps"), (ten_alike, "asks"), (under_less_and_less, "keeps")],
+)
+def test_a_call_that_keeps_or_asks_is_followed_each_time(evaluations, does):
+    trace, runs = traced(evaluations, does)
+    whole, all_runs = traced(evaluations, does, every=True)
     assert trace.instants == whole.instants
     assert runs == all_runs
 

@@ -134,6 +134,68 @@ def test_a_rank_that_asks_card_0():
     assert rows == [None, "card 0"]
 
 
+def test_all_ranks_on_one_card_where_none_knows_its_own_number():
+    """In a container: four processes and what is free are the card, and this one is among the four."""
+    words = "CUDA out of memory. Tried to allocate 1 GiB. GPU 0 has a total capacity of 80 GiB of which 0 bytes is "
+    words += "free. Process 11 has 21 GiB memory in use. Process 12 has 20.5 GiB memory in use. Process 13 has 19.25 "
+    words += "GiB memory in use. Process 14 has 19.25 GiB memory in use. Of the allocated memory 19.50 GiB is "
+    words += "allocated by PyTorch, and 512.00 MiB is reserved by PyTorch but unallocated."
+    answer = why_it_died(words)
+    message = answer.death.message
+    assert (message.this_process, message.outside) == (12, GIB // 2)
+    assert not list(message.contradictions) and message.beside == 59.5 * GIB
+    assert "started together: perhaps your own ranks" in str(answer)
+
+
+def test_pieces_are_no_cure_where_enough_was_free():
+    free, pieces = (
+        OLD.format("1 GiB", "8 GiB", "4 GiB", size, "5 GiB") for size in ("3 GiB", "0 bytes")
+    )
+    said = "expandable segments may"
+    assert said not in str(why_it_died(free)) and said in str(
+        why_it_died(pieces.replace("5 GiB", "6 GiB"))
+    )
+
+
+def test_more_than_the_card_has_may_be_the_hosts():
+    words = why_it_died(OLD.format("1 GiB", "8 GiB", "9 GiB", "0 bytes", "9 GiB"))
+    assert "as Windows' does" in str(words) and "Outside PyTorch" not in str(words)
+
+
+def test_only_what_a_text_shows_is_said_of_it():
+    large = why_it_died(OLD.format("9 GiB", "8 GiB", "1 GiB", "6 GiB", "1 GiB"))
+    beside = why_it_died(OLD.format("1 GiB", "24 GiB", "4 GiB", "0 bytes", "4 GiB"))
+    assert (large.row, beside.row) == ("forward", "neighbour")
+    assert "first step" not in str(large) and "Process N" not in str(beside)
+    worker = "RuntimeError: DataLoader worker (pid 3) is killed by signal: Killed."
+    head = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n    loss = model(x)\n'
+    assert "train.py" not in str(why_it_died(head + worker))
+
+
+@pytest.mark.parametrize(("code", "is_named"), [("loss", False), ("logits.sum()", True)])
+def test_logits_are_named_where_the_frames_do(code, is_named):
+    """A UNet's backward has none to speak of."""
+    message = OLD.format("1 GiB", "8 GiB", "7.5 GiB", "100 MiB", "7.6 GiB")
+    head = f'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n    ({code}).backward()\n'
+    answer = why_it_died(head + message)
+    assert (answer.row, "cross_entropy" in answer.first) == ("backward", is_named)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 5 bytes.",
+            "JAX",
+        ),
+        ("rocm_driver.cc:6] failed to allocate 8.00G (8589934592 bytes) from device", "TensorFlow"),
+        ("OSError: [WinError 1455] The paging file is too small for this operation", "Windows"),
+    ],
+)
+def test_other_systems_words_for_it(words, said):
+    assert said in why_it_died(words).because
+
+
 SUMMARY = """
 |===========================================================================|
 |                  PyTorch CUDA memory summary, device ID 0                 |
