@@ -279,6 +279,10 @@ def test_each_chapter_prints_on_one_sheet_and_the_first_on_two(page, address):
 
     assert (num_sheets("#handout-00"), num_sheets("#handout-01")) == (1, 2)
     assert num_sheets("") == 14 + 1
+    page.emulate_media(media="print")  # nothing goes on to the right of paper
+    said = """() => { const area = document.querySelector('.picture'); area.setAttribute('role', 'group');
+        return getComputedStyle(area, '::after').content; }"""
+    assert page.evaluate(said) == "none"
 
 
 def test_make_handouts_prints_a_sheet_and_no_navigation(chromium_path, address, tmp_path):
