@@ -352,6 +352,8 @@ import os
 assert os.listdir({str(homes)!r}) == ["student00"]
 assert os.listdir({str(ROOT / "course")!r}) == ["hub"]
 assert os.listdir({str(ROOT / "course/hub")!r}) == ["student"] and not os.listdir({str(ROOT / "tests")!r})
+labs = {str(ROOT / "build")!r}  # gradebook, and the class's list
+assert not os.path.isdir(labs) or not os.listdir(labs)
 import sys
 for place in ({str(ROOT / "memkit")!r}, {str(ROOT / "course/hub/student")!r}, sys.prefix):
     assert not os.access(place, os.W_OK), place
