@@ -216,7 +216,10 @@ def guide(text: str) -> str:
 def wrong_answers() -> str:
     """Every wrong answer that a check of the book knows, with what it means, chapter by chapter."""
     how = "Generated from the checks by `python course/guide.py`; a test keeps it true."
-    what = "A function that is wrong is told by what it returns, so here only its diagnosis stands."
+    what = (
+        "Between dots (…) is a part of what the check says, where it judges by running the answer; functions "
+        "themselves are left out."
+    )
     parts = [f"# Known wrong answers, and what they mean\n\n{how} {what}"]
     for number, path in CHAPTERS.items():
         parts.append(f"## {number:02d} {path.stem[3:].replace('_', ' ').capitalize()}")

@@ -1,7 +1,7 @@
 """Slides for the workshop of 90 minutes, from the lessons' own cells: one picture, question or piece of code on each.
 
 ``python course/slides.py FILE`` (``make slides``) writes one page that needs no network, for reveal.js is in it. A
-section of the syllabus in ``course/GUIDE.md`` begins to the right, and its slides stand below one another: code, and
+section of the syllabus in ``course/GUIDE.md`` begins with its title, and an arrow goes through all slides: code, and
 on the next slide what it prints or draws; a question, and its answer after it; last the sentence to keep. The text
 between is in the speaker's notes (press s).
 """
@@ -194,6 +194,8 @@ def page(name: str = "workshop", wheel: Path | None = None) -> str:
             styles = [read("dist/reset.css"), read("dist/reveal.css"), STYLE]
             scripts = [read("dist/reveal.js"), read("plugin/notes/notes.js")]
         options = f"width: {WIDTH}, height: {HEIGHT}, margin: 0.02, center: false, hash: true"
+        # by default the arrow to the right would leave out all but titles
+        options += ", navigationMode: 'linear'"
         scripts.append(
             f"Reveal.initialize({{{options}, slideNumber: 'c/t', plugins: [RevealNotes]}})"
         )

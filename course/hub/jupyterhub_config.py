@@ -37,6 +37,7 @@ from course.hub.limits import (
 )
 from course.hub.restart import answers, end_orphaned_proxy, kept_port
 from course.hub.wall import NONE, can_wall, ignore_requests_to_end, walled
+from course.labs.draws import same_name
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -207,6 +208,10 @@ class SlowedAuthenticator(SharedPasswordAuthenticator):
 
     guesses = Guesses()
 
+    def normalize_username(self, username):
+        """Of a mail address what stands before its @, as the labs' roster reads it."""
+        return super().normalize_username(same_name(username))
+
     async def authenticate(self, handler, data):
         judge = functools.partial(super().authenticate, handler, data)
         return await self.guesses.judged(handler.request.remote_ip, judge)
@@ -245,8 +250,8 @@ c.JupyterHub.authenticator_class = SlowedAuthenticator
 c.JupyterHub.active_server_limit = int(STUDENTS)
 c.SharedPasswordAuthenticator.user_password = PASSWORD
 c.Authenticator.allow_all = True
-c.Authenticator.username_pattern = r"[a-z0-9][a-z0-9_-]{0,30}$"
-NAMED = "any name of letters from a to z, digits, - and _"
+c.Authenticator.username_pattern = r"[a-z0-9][a-z0-9._-]{0,62}$"
+NAMED = "any name of letters from a to z, digits, dots, - and _, or a mail address"
 c.JupyterHub.template_vars = {
     "announcement_login": f"{NAMED.capitalize()}; the password is the class's."
 }

@@ -2,11 +2,14 @@
 
 import logging
 import os
+import re
+import subprocess
 from pathlib import Path
 
 import nbformat
 import pytest
 from handing_in import needs_sandbox
+from lab_server import ROOT
 from nbformat.v4 import new_code_cell, new_notebook
 
 from course.labs import autograding
@@ -85,3 +88,34 @@ def test_a_notebook_that_shows_without_end_or_never_ends_is_ended(course, monkey
     kept = len(str(nb.cells[0].outputs))
     assert (step.num_shown > autograding.MOST_BYTES) == ("print" in cell)
     assert kept <= autograding.MOST_BYTES and not nb.cells[1].outputs
+
+
+MONDAY = (ROOT / "course/MONDAY.md").read_text(encoding="utf-8")
+
+
+def test_monday_s_lines_collect_and_give_back_and_follow_no_link(tmp_path):
+    """The two loops as they stand, in bash: ada hands in, and eve puts links where her lab and her page would be."""
+    collects, gives_back = re.findall("^for [a-z]+ in .+$", MONDAY, re.MULTILINE)
+    for folder in ("source/lab1", "feedback/ada/lab1", "feedback/eve/lab1", "feedback/gone/lab1"):
+        (tmp_path / "build/labs" / folder).mkdir(parents=True)
+        (tmp_path / "build/labs" / folder / "lab1.html").write_text(f"of {folder}")
+    solutions, homes = tmp_path / "build/labs/source", tmp_path / ".hub/homes"
+    (homes / "ada/labs/lab1").mkdir(parents=True)
+    (homes / "ada/labs/lab1/lab1.ipynb").write_text("hers")
+    (homes / "eve").mkdir()
+    (homes / "eve/labs").symlink_to(solutions)
+    (homes / "eve/lab1_feedback.html").symlink_to(solutions / "lab1/lab1.html")
+    subprocess.run(["bash", "-c", collects], cwd=tmp_path, check=True)
+    submitted = tmp_path / "build/labs/submitted"
+    assert [path.name for path in submitted.rglob("*.*")] == ["lab1.ipynb"]
+    subprocess.run(["bash", "-c", gives_back], cwd=tmp_path / "build/labs", check=True)
+    for name in ("ada", "eve"):
+        page = homes / name / "lab1_feedback.html"
+        assert page.read_text() == f"of feedback/{name}/lab1" and not page.is_symlink()
+    assert (solutions / "lab1/lab1.html").read_text() == "of source/lab1"
+
+
+def test_monday_keeps_the_class_s_list_where_the_labs_are():
+    """No student's server sees ``build`` (``tests/hub/test_hub.py``), and ``class.csv`` alone is said inside of it."""
+    assert set(re.findall(r"[\w./]*class\.csv", MONDAY)) == {"class.csv", "build/labs/class.csv"}
+    assert "cd build/labs\n" in MONDAY.partition("--RosterExport.roster=class.csv")[0]

@@ -1,11 +1,12 @@
 """The workshop's slides: every section of the syllabus, an answer after its question."""
 
 import re
+import zipfile
 
 import pytest
 from bs4 import BeautifulSoup
 
-from course.slides import SYLLABI, item, page
+from course.slides import HOME, SYLLABI, item, page
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +63,17 @@ def test_a_rule_is_the_last_of_its_section(stacks):
         found = kinds(stack)
         assert "rule" not in found[: len(found) - found.count("rule")]
     assert sum(kinds(stack).count("rule") for stack in stacks) >= 5
+
+
+def test_an_arrow_shows_the_next_slide_and_leaves_none_out(tmp_path):
+    """reveal.js's default would take the arrow to the right from title to title, past four slides of five."""
+    with zipfile.ZipFile(tmp_path / "reveal.whl", "w") as wheel:
+        for name in (
+            "dist/reset.css",
+            "dist/reveal.css",
+            "dist/reveal.js",
+            "plugin/notes/notes.js",
+        ):
+            wheel.writestr(HOME + name, "")
+    shown = page(wheel=tmp_path / "reveal.whl")
+    assert re.search(r"Reveal\.initialize\({.*navigationMode: 'linear'.*}\)", shown)

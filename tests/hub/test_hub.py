@@ -201,7 +201,7 @@ def test_jupyterlab_shows_none_of_nbgrader_s_buttons(ann):
 
 def test_the_login_page_says_which_names_it_takes(hub):
     assert (
-        "letters from a to z, digits, - and _"
+        "letters from a to z, digits, dots, - and _"
         in requests.get(f"{hub['url']}/hub/login", timeout=60).text
     )
 
@@ -237,6 +237,26 @@ def test_what_a_student_wrote_stays(tmp_path, monkeypatch):
     bring_the_book(student)
     assert written.read_text() == "mine"
     assert lost.read_bytes() == (ROOT / "chapters/claims.toml").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("typed", "home"),
+    [
+        ("ada.lovelace", "ada.lovelace"),
+        ("Ada.Lovelace@Uni.example", "ada.lovelace"),
+        ("jupyter-ada", "ada"),
+        ("..", None),
+        ("../eve@uni.example", None),
+        ("@uni.example", None),
+    ],
+)
+def test_a_student_s_home_has_the_login_that_the_roster_reads(tmp_path, monkeypatch, typed, home):
+    monkeypatch.setenv("MEMKIT_HUB_FOLDER", str(tmp_path))
+    monkeypatch.setenv("MEMKIT_HUB_ADDRESS", f"http://127.0.0.1:{free_port()}")
+    config = runpy.run_path(str(CONFIG), {"get_config": Config})
+    authenticator = config["SlowedAuthenticator"](config=config["c"])
+    name = authenticator.normalize_username(typed)
+    assert (name if authenticator.validate_username(name) else None) == home
 
 
 def test_the_readme_s_link_brings_a_repository(ann, hub):
@@ -332,6 +352,8 @@ import os
 assert os.listdir({str(homes)!r}) == ["student00"]
 assert os.listdir({str(ROOT / "course")!r}) == ["hub"]
 assert os.listdir({str(ROOT / "course/hub")!r}) == ["student"] and not os.listdir({str(ROOT / "tests")!r})
+labs = {str(ROOT / "build")!r}  # gradebook, and the class's list
+assert not os.path.isdir(labs) or not os.listdir(labs)
 import sys
 for place in ({str(ROOT / "memkit")!r}, {str(ROOT / "course/hub/student")!r}, sys.prefix):
     assert not os.access(place, os.W_OK), place

@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from answer import OPENING, address_of
 from bs4 import BeautifulSoup
-from handouts import print_wall
+from handouts import print_page, print_wall
 from notebook_page import DOCUMENTS, letters_of, stem_of
 from PIL import Image, ImageColor
 
@@ -281,6 +281,16 @@ def test_each_chapter_prints_on_one_sheet_and_the_first_on_two(page, address):
 
     assert (num_sheets("#handout-00"), num_sheets("#handout-01")) == (1, 2)
     assert num_sheets("") == 14 + 1
+    page.emulate_media(media="print")  # nothing goes on to the right of paper
+    said = """() => { const area = document.querySelector('.picture'); area.setAttribute('role', 'group');
+        return getComputedStyle(area, '::after').content; }"""
+    assert page.evaluate(said) == "none"
+
+
+def test_make_handouts_prints_a_sheet_and_no_navigation(chromium_path, address, tmp_path):
+    """Chromium's own paper is narrower than that of the test above: there the page's small layout counted."""
+    print_page(chromium_path, f"{address}handouts.html#handout-09", tmp_path / "09.pdf")
+    assert len(re.findall(rb"/Type\s*/Page[^s]", (tmp_path / "09.pdf").read_bytes())) == 1
 
 
 def test_the_sheet_for_the_wall_is_one_page_of_a3(chromium_path, tmp_path):
