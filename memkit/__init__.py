@@ -46,7 +46,7 @@ loads neither torch nor numpy nor matplotlib nor ipywidgets.
 
 import lazy_loader
 
-__version__ = "1.0.0"
+__version__ = "1.1.0"
 
 
 def lazy_names(package: str, file: str) -> tuple:

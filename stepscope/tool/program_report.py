@@ -227,8 +227,8 @@ def report_on(
 
     >>> from memkit import TrainingSetup, models, training_build
     >>> report = report_on(training_build(TrainingSetup(model=models.TINY_GPT2, seq_len=64)))
-    >>> [change.name for change in report.changes]
-    ['8-bit AdamW']
+    >>> "8-bit AdamW" in report.advice  # under "Not tried" where bitsandbytes is not installed
+    True
     """
     steps += bool(num_batches)  # the second step's batch may have been fetched before the first
     traced = partial(trace_script, steps=steps, say=say, assume=assume)
