@@ -5,7 +5,8 @@ import re
 import pytest
 
 from memkit.cards import CARDS
-from memkit.fit import fit_on, planned_room
+from memkit.fit import fit_on, peak_in_words, planned_room
+from memkit.timeline import Instant
 from memkit.units import GIB
 
 CARD = CARDS["RTX 3090"]
@@ -82,3 +83,9 @@ def test_what_only_a_small_context_lets_fit_is_tight():
 def test_no_room_is_refused(card, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         planned_room(card)
+
+
+def test_the_largest_part_of_a_peak_is_named_with_its_share():
+    parts = {"weights": 3, "gradients": None, "optimizer_states": 2, "activations": 10}
+    peak = Instant(name="backward peak", **parts, total_bytes=20)
+    assert "the largest part is activations, 50% of it." in peak_in_words(peak)

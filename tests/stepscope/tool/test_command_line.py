@@ -261,7 +261,7 @@ def _json_of(arguments, capsys) -> str:
             "stepscope: RuntimeError: no reason (my_program.py:52)",
         ),
         (["report", "PROGRAM:build", "--card", "RTX 9"], "card='RTX 9' is not one of"),
-        (["fit", "Llama-2-7B", "--card", "A6000"], "which nobody knows of this card (RTX A6000)"),
+        (["fit", "Llama-2-7B", "--card", "A6000"], "which nobody knows of this card (RTX A6000 ("),
         (["fit", "GPT-2 medium", "--card", "16GiB"], "--card 'V100 16 GB' with 15.78 GiB"),
         (["snapshot", "nowhere.pickle"], "'nowhere.pickle' is no file"),
         (["snapshot", "PROGRAM"], "is not read as a snapshot"),
