@@ -135,7 +135,8 @@ class RosterExport(ExportPlugin):
             roster = Roster(Path(self.roster))
             table = roster.with_points(gradebook)
         except (ValueError, OSError) as error:
-            sys.exit(f"nbgrader export: {error}")
+            earlier = f"; {target} is an earlier export's" if Path(target).exists() else ""
+            sys.exit(f"nbgrader export: {error}{earlier}")
         with open(target, "w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows(table)
         self.log.info("Points of %d students in %s", len(roster.rows), target)

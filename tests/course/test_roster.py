@@ -150,6 +150,15 @@ def test_a_list_that_cannot_be_used_is_one_sentence(course, text, words):
     assert not (course / "points.csv").exists()
 
 
+def test_points_of_an_earlier_export_are_named_as_such(course):
+    (course / "class.csv").write_text("", encoding="utf-8")
+    (course / "points.csv").write_text("of last week", encoding="utf-8")
+    done = export(course, "--RosterExport.roster=class.csv")
+    assert done.stderr.rstrip().endswith("; points.csv is an earlier export's")
+    assert (course / "points.csv").read_text(encoding="utf-8") == "of last week"
+    (course / "points.csv").unlink()
+
+
 def test_answers_that_nobody_has_read_are_named(course):
     with Gradebook(f"sqlite:///{course}/gradebook.db", "memkit") as gradebook:
         gradebook.find_grade("task", "notes", "lab1", "ada").needs_manual_grade = True
