@@ -437,9 +437,8 @@ def cross_entropy(log_softmax: Callable, card: Card, func: Callable, args: tuple
     names = ("input", "target", "weight", "reduction", "ignore_index", "label_smoothing")
     known = dict(zip(names, args, strict=False)) | kwargs
     logits, target = known["input"], known["target"]
-    is_cast = torch.is_autocast_enabled("cuda") and isinstance(
-        logits, Tensor
-    )  # else it has a loss of its own
+    # what is no tensor has a loss of its own
+    is_cast = torch.is_autocast_enabled("cuda") and isinstance(logits, Tensor)
     if not is_cast or logits.dtype not in HALF:
         return func(*args, **kwargs)
     if known.get("label_smoothing") or target.is_floating_point():
